@@ -1,0 +1,79 @@
+# Everything sets itself up: a virtual environment in .venv, the pinned packages, the inspector's bundle.
+# `make` lists the targets. Another interpreter: `make PYTHON=python3.12 test`.
+
+PYTHON  ?= python3
+VENV    ?= .venv
+WORKERS ?= 2
+DEMO    ?= open
+BENCH   ?=
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+NOTEBOOK := notebooks/01_first_look.ipynb
+# Jupyter refuses to run as root unless told to
+ALLOW_ROOT := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
+# what an installation is made from; a newer file means: install again (which builds the bundle as well)
+SETTINGS := pyproject.toml constraints.txt hatch_build.py
+FRONTEND := $(shell find probe_nb/view/frontend -name node_modules -prune -o -type f -print 2>/dev/null)
+
+.NOTPARALLEL:
+.PHONY: help demo test lint frontend-test chromium wheel bench clean dev
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/.demo-ready ## open the first notebook in JupyterLab; DEMO=run executes it into build/ instead
+ifeq ($(DEMO),run)
+	$(BIN)/jupyter nbconvert --to html --execute --ExecutePreprocessor.store_widget_state=False \
+	    --output-dir build $(NOTEBOOK)
+else
+	$(BIN)/jupyter lab $(ALLOW_ROOT) $(NOTEBOOK)
+endif
+
+test: chromium lint frontend-test ## run every check: lint, types, import layers, frontend, pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+
+lint: dev ## ruff, formatting, mypy, import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+frontend-test: dev ## the inspector's own types and tests
+	$(BIN)/python hatch_build.py test
+
+wheel: dev ## build dist/*.whl and dist/*.tar.gz, bundle included
+	rm -rf dist
+	$(BIN)/python -m build
+
+bench: dev ## measure the cost of watching; BENCH="..." is passed on
+	$(BIN)/python -m benchmarks $(BENCH)
+
+clean: ## remove everything that was built or installed here
+	rm -rf $(VENV) build dist probe_nb/view/static probe_nb/view/frontend/node_modules
+	rm -rf .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+chromium: dev
+	$(BIN)/python tools/chromium.py
+
+dev: $(VENV)/.dev-ready ## install the package, editable, with every tool
+# Node.js as a Python package, where the machine has none
+	@need=$$($(BIN)/python hatch_build.py requirements) && [ -z "$$need" ] || $(PIP) "$$need"
+	@$(BIN)/python hatch_build.py
+
+$(VENV)/.demo-ready: $(SETTINGS) $(FRONTEND) | $(BIN)/python
+	$(PIP) --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.dev-ready: $(SETTINGS) | $(BIN)/python
+	$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || \
+	    { echo "$(PYTHON) is not on PATH; name a Python with make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	    { echo "probe_nb needs Python 3.10 or newer, and $(PYTHON) is older; name one with make PYTHON=..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
