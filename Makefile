@@ -38,7 +38,7 @@ lint: dev ## ruff, formatting, mypy, import layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 frontend-test: dev ## the inspector's own types and tests
 	$(BIN)/python hatch_build.py test
