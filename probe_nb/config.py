@@ -1,0 +1,137 @@
+"""What one watch is asked to do: every option in one place, checked once, then frozen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from probe_nb.errors import ConfigError, closest
+from probe_nb.terms import MODULE_ROLES, Role
+
+Steps = str | int | Iterable[int] | None
+
+_PART: Final = re.compile(
+    r"(?P<one>\d+)|(?P<from>\d+)-(?P<to>\d+)|(?P<a>\d*):(?P<b>\d*)(:(?P<c>\d*))?"
+)
+
+
+@dataclass(frozen=True)
+class WatchConfig:
+    """The checked options of a session."""
+
+    select: tuple[str, ...] = ()
+    roles: tuple[Role, ...] = MODULE_ROLES
+    steps: str | None = None
+    first_step: int = 0
+    micro_batches: int | None = None
+    reduce_once: bool = True
+    name: str = ""
+    wants: Callable[[int], bool] = field(default=lambda _: True, compare=False, repr=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the options as JSON-ready values."""
+        values = {k: v for k, v in asdict(self).items() if k != "wants"}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+
+def checked(  # noqa: PLR0913 - one keyword per public option
+    *,
+    select: str | Sequence[str] | None = None,
+    roles: str | Sequence[str] | None = None,
+    steps: Steps = None,
+    first_step: int = 0,
+    micro_batches: int | None = None,
+    reduce_once: bool = True,
+    name: str | None = None,
+) -> WatchConfig:
+    """Check every option and return them frozen.
+
+    Raises:
+        ConfigError: A value that makes no sense; the message says which and what would do.
+    """
+    if isinstance(first_step, bool) or not isinstance(first_step, int) or first_step < 0:
+        raise ConfigError(f"`first_step` is {first_step!r}; give a whole number from 0 on.")
+    if micro_batches is not None and (not isinstance(micro_batches, int) or micro_batches < 1):
+        raise ConfigError(f"`micro_batches` is {micro_batches!r}; give a whole number from 1 on.")
+    written, wants = _steps(steps)
+    return WatchConfig(
+        select=_words("select", select),
+        roles=_roles(roles),
+        steps=written,
+        first_step=first_step,
+        micro_batches=micro_batches,
+        reduce_once=bool(reduce_once),
+        name=name or "",
+        wants=wants,
+    )
+
+
+def _words(option: str, value: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Split `"a, b"` or take a sequence of strings as it is."""
+    if value is None:
+        return ()
+    parts = value.split(",") if isinstance(value, str) else list(value)
+    if not all(isinstance(part, str) for part in parts):
+        raise ConfigError(f"`{option}` is {value!r}; give a string or a list of strings.")
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+def _roles(value: str | Sequence[str] | None) -> tuple[Role, ...]:
+    words = _words("roles", value)
+    for word in words:
+        if word not in MODULE_ROLES:
+            near = closest(word, MODULE_ROLES)
+            known = ", ".join(MODULE_ROLES)
+            raise ConfigError(f"`{word}` is not a role that can be watched.{near} Known: {known}.")
+    return tuple(role for role in MODULE_ROLES if role in words) if words else MODULE_ROLES
+
+
+def _steps(value: Steps) -> tuple[str | None, Callable[[int], bool]]:
+    """Turn `"0,10-20,::100"`, a number or numbers into a text and a test.
+
+    >>> text, wants = _steps("0,10-12,::100")
+    >>> [n for n in range(250) if wants(n)]
+    [0, 10, 11, 12, 100, 200]
+    """
+    if value is None:
+        return None, lambda _: True
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str):
+        try:
+            value = ",".join(str(int(step)) for step in value)
+        except (TypeError, ValueError):
+            raise ConfigError(_steps_message(value)) from None
+    tests = [_step_test(part.strip(), value) for part in value.split(",") if part.strip()]
+    if not tests:
+        raise ConfigError(_steps_message(value))
+    return value, lambda step: any(test(step) for test in tests)
+
+
+def _step_test(part: str, whole: str) -> Callable[[int], bool]:
+    match = _PART.fullmatch(part)
+    if match is None:
+        raise ConfigError(_steps_message(whole))
+    if match["one"]:
+        wanted = int(match["one"])
+        return lambda step: step == wanted
+    if match["from"]:
+        first, last = int(match["from"]), int(match["to"])
+        if last < first:
+            raise ConfigError(f"`steps` has `{part}`, which ends before it begins.")
+        return lambda step: first <= step <= last
+    first, stride = int(match["a"] or 0), int(match["c"] or 1)
+    end = int(match["b"]) if match["b"] else None
+    if stride < 1:
+        raise ConfigError(f"`steps` has `{part}`, whose stride is 0; give a stride from 1 on.")
+    chosen = range(first, end if end is not None else 2**62, stride)
+    return lambda step: step in chosen
+
+
+def _steps_message(value: object) -> str:
+    return (
+        f"`steps` is {value!r}; give a number, numbers, a range `10-20` (both ends included), "
+        "a slice `start:stop:stride` such as `::100`, or several of these with commas."
+    )

@@ -1,0 +1,57 @@
+"""Every error and warning of probe_nb.
+
+ProbeError
+├── ConfigError(ValueError)          an option has a value that makes no sense
+├── SelectionError(ValueError)       a pattern or a name matches nothing
+├── ModelError(TypeError)            what was to be watched is not a module
+├── SessionStateError(RuntimeError)  asked for something a closed or missing session cannot do
+└── RunFormatError(ValueError)       a file is not a run, is damaged, or is of a newer version
+
+ProbeWarning(UserWarning)            something of ours went wrong or was restarted; training goes on
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ProbeError(Exception):
+    """Root of every error that probe_nb raises on purpose."""
+
+
+class ConfigError(ProbeError, ValueError):
+    """An option was given a value that makes no sense."""
+
+
+class SelectionError(ProbeError, ValueError):
+    """A pattern, module or statistic name matches nothing."""
+
+
+class ModelError(ProbeError, TypeError):
+    """The object to watch is not a `torch.nn.Module`."""
+
+
+class SessionStateError(ProbeError, RuntimeError):
+    """A session was asked for something that its state does not allow."""
+
+
+class RunFormatError(ProbeError, ValueError):
+    """A file is not a saved run, is damaged, or was written by a newer version."""
+
+
+class ProbeWarning(UserWarning):
+    """A fault inside probe_nb, or a session that was restarted; the model is unaffected."""
+
+
+def closest(name: str, known: Iterable[str], n: int = 3) -> str:
+    """Return the words of an error message that name the nearest known names.
+
+    >>> closest("encdoer", ["encoder", "decoder"])
+    ' The closest are `encoder`, `decoder`.'
+    """
+    near = difflib.get_close_matches(name, list(known), n=n, cutoff=0.5)
+    if not near:
+        return ""
+    names = ", ".join(f"`{each or '(root)'}`" for each in near)
+    return f" The closest {'is' if len(near) == 1 else 'are'} {names}."

@@ -1,0 +1,151 @@
+"""When: steps, micro steps, and which call a hook belongs to.
+
+A pre hook and its post hook are paired by the frame of torch that runs both. That frame is the
+call: it is there in every thread, and it is gone when the module raised, whatever hooks ran.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from probe_nb.observe.select import Watched
+
+
+@dataclass(eq=False)
+class Call:
+    """One call of one watched module; holds no tensor once the call has ended."""
+
+    watched: Watched
+    frame: int
+    step: int
+    micro_step: int
+    number: int
+    training: bool
+    recompute: bool
+    backwards: list[int] = field(default_factory=list)
+    entered: Any = None
+    owed: list[Any] = field(default_factory=list)
+    """Gradients that cannot be read; written down when a backward reaches this call."""
+
+    def backward(self, task: int) -> int:
+        """Return the number of a graph task among those that touched this call."""
+        if task not in self.backwards:
+            self.backwards.append(task)
+        return self.backwards.index(task)
+
+
+@dataclass
+class Clock:
+    """Counts steps and micro steps (`docs/glossary.md` says when each ends).
+
+    Args:
+        wants: Tells of a step number whether it is recorded.
+        first: Number of the first step.
+        micro_batches: Number of root forwards per step, if it is fixed.
+        expects_training: An optimizer was named, so root forwards before the first backward
+            belong to one step too.
+        ended: Called when a step has ended, before the next one begins.
+    """
+
+    wants: Callable[[int], bool]
+    first: int
+    micro_batches: int | None
+    expects_training: bool
+    ended: Callable[[], None]
+    step: int = -1
+    micro_step: int = -1
+    recording: bool = False
+    order: itertools.count[int] = field(default_factory=itertools.count)
+    by_hand: bool = False
+    due: bool = False
+    begun: bool = False
+
+    def __post_init__(self) -> None:
+        """Stand before the first step."""
+        self.step = self.first
+        self.recording = self.wants(self.first)
+
+    def root_forward(self) -> bool:
+        """Take note of a root forward; True if it begins a step."""
+        if not self.begun:
+            self.begun, self.micro_step = True, 0
+            return True
+        if self._over():
+            self.next_step()
+            self.begun, self.micro_step = True, 0
+            return True
+        self.micro_step += 1
+        return False
+
+    def _over(self) -> bool:
+        if self.by_hand:
+            return False
+        if self.micro_batches is not None:
+            return self.micro_step + 1 >= self.micro_batches
+        return self.due or not self.expects_training
+
+    def backward_ran(self) -> None:
+        """Take note of a gradient: this is training, root forwards no longer end steps."""
+        self.expects_training = True
+
+    def optimizer_stepped(self) -> None:
+        """Take note that the step ends with the next root forward."""
+        self.expects_training = self.due = True
+
+    def step_by_hand(self) -> None:
+        """End the step now; from here on nothing else ends steps."""
+        self.by_hand = True
+        self.next_step()
+
+    def next_step(self) -> None:
+        """Move on to the next step; its first root forward is still to come."""
+        self.ended()
+        self.step += 1
+        self.micro_step, self.begun, self.due = -1, False, False
+        self.recording = self.wants(self.step)
+
+
+class OpenCalls(threading.local):
+    """The calls of this thread that have begun and not ended, outermost first."""
+
+    def __init__(self) -> None:
+        """Start empty, once per thread."""
+        self.stack: list[Call] = []
+
+    def enter(self, frame: FrameType) -> int:
+        """Drop calls whose frames are gone and return how many still run around `frame`."""
+        stack = self.stack
+        while stack and not _runs(stack[-1].frame, frame):
+            stack.pop()
+        return len(stack)
+
+    def leave(self, frame: int) -> Call | None:
+        """Return the call that runs in `frame` and drop it with all that it left behind."""
+        stack = self.stack
+        for place in range(len(stack) - 1, -1, -1):
+            if stack[place].frame == frame:
+                call = stack[place]
+                del stack[place:]
+                return call
+        return None
+
+
+def _runs(frame: int, below: FrameType) -> bool:
+    """Tell whether the frame with this identity is among the callers of `below`."""
+    caller = below.f_back
+    while caller is not None:
+        if id(caller) == frame:
+            return True
+        caller = caller.f_back
+    return False
+
+
+def innermost(calls: Sequence[Call]) -> str | None:
+    """Return the path of the module that was running, if any."""
+    return calls[-1].watched.path if calls else None

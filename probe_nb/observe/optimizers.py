@@ -1,0 +1,100 @@
+"""When an optimizer steps: torch's process-wide hook, so that no optimizer carries ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.hooks import RemovableHandle
+
+from probe_nb.errors import ConfigError
+
+
+def as_optimizers(value: Any) -> tuple[torch.optim.Optimizer, ...]:
+    """Return the torch optimizers behind what was passed as `optimizer=`.
+
+    Wrappers that keep theirs as `.optimizer` (accelerate, Megatron) are looked through.
+
+    Raises:
+        ConfigError: Something is neither an optimizer nor a wrapper of one.
+    """
+    if value is None:
+        return ()
+    given = value if isinstance(value, (list, tuple)) else (value,)
+    found = []
+    for each in given:
+        inner = each
+        while not isinstance(inner, torch.optim.Optimizer) and hasattr(inner, "optimizer"):
+            inner = inner.optimizer
+        if not isinstance(inner, torch.optim.Optimizer):
+            raise ConfigError(
+                f"`optimizer` must be a `torch.optim.Optimizer` or several, got "
+                f"{type(each).__name__}."
+            )
+        found.append(inner)
+    return tuple(found)
+
+
+class OptimizerHook:
+    """Calls `stepped` after the optimizer that ends a step has stepped.
+
+    With named optimizers that is the last named one; without, any that holds a watched parameter.
+    """
+
+    def __init__(
+        self,
+        named: Sequence[torch.optim.Optimizer],
+        is_watched: Callable[[torch.optim.Optimizer], bool],
+        stepped: Callable[[], None],
+    ) -> None:
+        """Hold what decides whether a step has ended."""
+        self._last = named[-1] if named else None
+        self._is_watched = is_watched
+        self._stepped = stepped
+
+    def attach(self) -> RemovableHandle:
+        """Register the process-wide hook."""
+        return register_optimizer_step_post_hook(self._after)
+
+    def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self._last is not None:
+            if optimizer is self._last:
+                self._stepped()
+        elif self._is_watched(optimizer):
+            self._stepped()
+
+
+class ScalerWatch:
+    """Tells whether a `GradScaler` was updated since it was last asked.
+
+    `update()` has no hook. It replaces the table of per-optimizer states, and that can be seen
+    from outside without patching anything.
+    """
+
+    def __init__(self, scaler: Any) -> None:
+        """Remember the scaler's present state.
+
+        Raises:
+            ConfigError: The object is not a gradient scaler.
+        """
+        if not hasattr(scaler, "_per_optimizer_states") or not hasattr(scaler, "update"):
+            raise ConfigError(
+                f"`scaler` must be a `torch.amp.GradScaler`, got {type(scaler).__name__}."
+            )
+        self._scaler = scaler
+        self._states = scaler._per_optimizer_states
+
+    def updated(self) -> bool:
+        """Tell whether `update()` ran since the last call."""
+        states = self._scaler._per_optimizer_states
+        changed, self._states = states is not self._states, states
+        return changed
+
+    def scale(self) -> torch.Tensor | None:
+        """Return the present loss scale, on its device; None while the scaler is unused."""
+        if not self._scaler.is_enabled():
+            return None
+        scale = self._scaler._scale
+        return scale if isinstance(scale, torch.Tensor) else None

@@ -1,0 +1,169 @@
+"""Module tree + patterns -> the modules to watch, and why the others are not."""
+
+from __future__ import annotations
+
+import fnmatch
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from torch import nn
+
+from probe_nb.observe.calls import Call, Clock
+from probe_nb.errors import ModelError, SelectionError, closest
+from probe_nb.terms import Role, shown
+
+_WRAPPERS: Final = {
+    "DistributedDataParallel": "module",
+    "DataParallel": "module",
+    "FullyShardedDataParallel": "_fsdp_wrapped_module",
+    "OptimizedModule": "_orig_mod",
+    "CheckpointWrapper": "_checkpoint_wrapped_module",
+}
+"""Classes that only wrap one module; they are skipped and leave no trace in its path."""
+
+
+@dataclass(eq=False)
+class Watched:
+    """One module under watch. The module itself is not kept alive."""
+
+    module: weakref.ref[nn.Module]
+    model: str
+    path: str
+    cls: type
+    is_root: bool
+    selected: bool
+    aliases: list[str] = field(default_factory=list)
+    calls: int = 0
+    recomputed: int = 0
+    seen: bool = False
+    sites: dict[tuple[Role, str], int] = field(default_factory=dict)
+    parameters: Call | None = None
+
+    @property
+    def type(self) -> str:
+        """Name of the module's class; a lazy module changes it with its first call."""
+        return self.cls.__name__
+
+    def begin_step(self) -> None:
+        """Count calls from 0 again."""
+        self.calls = self.recomputed = 0
+        self.parameters = None
+
+    def parameters_call(self, clock: Clock) -> Call:
+        """Return the call that parameters and their gradients are written down under."""
+        if self.parameters is None or self.parameters.micro_step != clock.micro_step:
+            module = self.module()
+            training = module is not None and module.training
+            self.parameters = Call(self, 0, clock.step, clock.micro_step, 0, training, False)
+        return self.parameters
+
+
+def as_models(model: Any, named: Mapping[str, Any]) -> dict[str, nn.Module]:
+    """Give every model a name: the keyword, the key, the place in the list, or `model`.
+
+    Raises:
+        ModelError: Something is not a module; the message says what it is.
+    """
+    if isinstance(model, nn.Module):
+        found: dict[str, Any] = {"model": model}
+    elif isinstance(model, Mapping):
+        found = {str(key): value for key, value in model.items()}
+    elif isinstance(model, (list, tuple)):
+        found = {str(place): value for place, value in enumerate(model)}
+    elif model is None:
+        found = {}
+    else:
+        raise ModelError(_not_a_module("The model to watch", model))
+    found.update(named)
+    for name, value in found.items():
+        if not isinstance(value, nn.Module):
+            raise ModelError(_not_a_module(f"`{name}`", value))
+    if not found:
+        raise ModelError("There is no model to watch; give a `torch.nn.Module`, or several.")
+    return found
+
+
+def _not_a_module(what: str, value: Any) -> str:
+    kind = type(value).__name__
+    hint = ""
+    if isinstance(value, type) and issubclass(value, nn.Module):
+        kind, hint = f"the class {value.__name__}", " Create it first: watch an instance."
+    elif isinstance(getattr(value, "model", None), nn.Module):
+        hint = " It has a `.model` that is one: watch that."
+    elif isinstance(getattr(value, "module", None), nn.Module):
+        hint = " It has a `.module` that is one: watch that."
+    return f"{what} must be a `torch.nn.Module`, got {kind}.{hint}"
+
+
+def watched_modules(models: Mapping[str, nn.Module], select: Sequence[str]) -> list[Watched]:
+    """Return every module of the models in definition order, the chosen ones marked `selected`.
+
+    Raises:
+        SelectionError: A pattern matches no module; the message names the nearest paths.
+    """
+    by_id: dict[int, Watched] = {}
+    for name, model in models.items():
+        for path, module in _walk(model, ""):
+            known = by_id.get(id(module))
+            if known is not None:
+                known.aliases.append(path)
+            else:
+                by_id[id(module)] = Watched(
+                    weakref.ref(module), name, path, type(module), path == "", selected=True
+                )
+    found = list(by_id.values())
+    _mark_selected(found, select)
+    return found
+
+
+def _walk(module: nn.Module, path: str, inside: frozenset[int] = frozenset()) -> Iterator[Any]:
+    """Yield (path, module) depth first, once per path, wrappers taken out of both."""
+    inner = _WRAPPERS.get(type(module).__name__)
+    if inner is not None and isinstance(module._modules.get(inner), nn.Module):
+        yield from _walk(module._modules[inner], path, inside)  # type: ignore[arg-type]
+        return
+    yield path, module
+    inside |= {id(module)}
+    for name, child in module._modules.items():
+        if child is not None and id(child) not in inside:
+            yield from _walk(child, f"{path}.{name}" if path else name, inside)
+
+
+def _mark_selected(found: list[Watched], select: Sequence[str]) -> None:
+    """Apply the patterns in order: `layers.*`, `type:Linear`, and `!pattern` to take out again."""
+    if not select:
+        return
+    first_excludes = select[0].startswith("!")
+    for watched in found:
+        watched.selected = first_excludes
+    for pattern in select:
+        include = not pattern.startswith("!")
+        hits = [w for w in found if _matches(w, pattern.removeprefix("!"))]
+        if not hits:
+            raise SelectionError(_no_match(pattern, found))
+        for watched in hits:
+            watched.selected = include
+
+
+def _matches(watched: Watched, pattern: str) -> bool:
+    if pattern.startswith("type:"):
+        wanted = pattern.removeprefix("type:").strip()
+        return any(fnmatch.fnmatchcase(c.__name__, wanted) for c in watched.cls.__mro__[:-2])
+    paths = [watched.path, *watched.aliases]
+    names = [shown(path) for path in paths] + [f"{watched.model}.{path}" for path in paths if path]
+    return any(fnmatch.fnmatchcase(name, pattern) for name in (*paths, *names))
+
+
+def _no_match(pattern: str, found: list[Watched]) -> str:
+    plain = pattern.removeprefix("!")
+    if plain.startswith("type:"):
+        known = sorted({w.type for w in found})
+        near = closest(plain.removeprefix("type:"), known) or f" It has {', '.join(known[:8])}."
+        return f"No module has a type that matches `{plain}`.{near}"
+    near = closest(plain, [w.path for w in found])
+    return (
+        f"No module matches `{plain}`. The model has {len(found)} modules.{near} A pattern is a "
+        "module path with `*`, or `type:` and a class name."
+    )

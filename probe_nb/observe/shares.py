@@ -1,0 +1,163 @@
+"""The callables that sit on tensors and nodes while a backward runs.
+
+Each holds numbers and the call it belongs to, never a tensor; `Share` is the stated exception.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from probe_nb.observe import graph
+from probe_nb.observe.calls import Call
+from probe_nb.observe.select import Watched
+from probe_nb.terms import Role
+
+
+class Receiver(Protocol):
+    """What hooks report to: `gradients.Gradients`."""
+
+    def arrived(self, call: Call, role: Role, leaf: str, g: Tensor | None, task: int) -> None:
+        """Take a gradient of one backward."""
+
+    def passed_through(self, call: Call, leaf: str, g: Tensor) -> None:
+        """Take the gradient of an output that is an input."""
+
+    def parameter_arrived(self, watched: Watched, name: str, g: Tensor) -> None:
+        """Take what this backward adds to a parameter's gradient."""
+
+    def fault(self, watched: Watched, error: Exception) -> None:
+        """Take an error of our own."""
+
+
+class _Hook:
+    """A hook on a tensor or node. The mark below keeps `torch.save` of a tensor quiet."""
+
+    __slots__ = ()
+    __torch_unserializable__ = True
+
+
+class OutputHook(_Hook):
+    """Reads the gradient that arrives at an output."""
+
+    __slots__ = ("_call", "_leaf", "_receiver", "_through")
+
+    def __init__(self, receiver: Receiver, call: Call, leaf: str, *, through: bool) -> None:
+        """Remember the output; `through` says that it is an input handed on."""
+        self._receiver, self._call, self._leaf, self._through = receiver, call, leaf, through
+
+    def __call__(self, g: Tensor) -> None:
+        """Run before the node that made the output."""
+        try:
+            if self._through:
+                self._receiver.passed_through(self._call, self._leaf, g)
+            else:
+                self._receiver.arrived(self._call, "grad_output", self._leaf, g, graph.task())
+        except Exception as error:  # noqa: BLE001 - a fault of ours is never the user's
+            self._receiver.fault(self._call.watched, error)
+
+
+class ParameterHook(_Hook):
+    """Reads what a backward adds to a parameter's gradient."""
+
+    __slots__ = ("_name", "_receiver", "_watched")
+
+    def __init__(self, receiver: Receiver, watched: Watched, name: str) -> None:
+        """Remember the module and the parameter's name in it."""
+        self._receiver, self._watched, self._name = receiver, watched, name
+
+    def __call__(self, g: Tensor) -> None:
+        """Run before the gradient is accumulated."""
+        try:
+            self._receiver.parameter_arrived(self._watched, self._name, g)
+        except Exception as error:  # noqa: BLE001 - a fault of ours is never the user's
+            self._receiver.fault(self._watched, error)
+
+
+class Share:
+    """The gradient that one call sends to one input, summed over the nodes that send it.
+
+    A single sender's gradient is handed over as it is. Several are added up, out of place, until
+    the last has run; in a backward that does not reach all of them the sum is handed over when
+    the backward ends. Until then it is the one tensor that outlives its hook.
+    """
+
+    __slots__ = ("_call", "_leaf", "_lock", "_nodes", "_receiver", "_sums")
+
+    def __init__(self, receiver: Receiver, call: Call, leaf: str, nodes: int) -> None:
+        """Expect contributions from `nodes` nodes."""
+        self._receiver, self._call, self._leaf, self._nodes = receiver, call, leaf, nodes
+        self._sums: dict[int, tuple[int, Tensor | None]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, parts: list[Tensor]) -> None:
+        """Take what one node sends, in one backward."""
+        task = graph.task()
+        with self._lock, torch.no_grad():
+            count, total = self._sums.pop(task, (0, None))
+            for part in parts:
+                total = part if total is None else total + part
+            if count + 1 < self._nodes:
+                self._sums[task] = (count + 1, total)
+        if count + 1 == self._nodes:
+            self._receiver.arrived(self._call, "grad_input", self._leaf, total, task)
+        elif count == 0:
+            engine = torch.autograd.Variable._execution_engine
+            engine.queue_callback(lambda: self._finish(task))
+
+    def _finish(self, task: int) -> None:
+        """Hand over what came in a backward that did not reach every sender."""
+        try:
+            with self._lock:
+                _, total = self._sums.pop(task, (0, None))
+            if total is not None:
+                self._receiver.arrived(self._call, "grad_input", self._leaf, total, task)
+        except Exception as error:  # noqa: BLE001 - a fault of ours is never the user's
+            self.fault(error)
+
+    def fault(self, error: Exception) -> None:
+        """Report an error of our own."""
+        self._receiver.fault(self._call.watched, error)
+
+
+class FeederHook(_Hook):
+    """Reads what a node sends to one or several inputs of a call."""
+
+    __slots__ = ("_shares",)
+
+    def __init__(self, shares: list[tuple[Share, list[int]]]) -> None:
+        """Remember which of the node's gradients belong to which share."""
+        self._shares = shares
+
+    def __call__(self, inputs: tuple[Tensor | None, ...], _: object) -> None:
+        """Run after the node."""
+        for share, places in self._shares:
+            try:
+                share.add([g for place in places if (g := inputs[place]) is not None])
+            except Exception as error:  # noqa: BLE001, PERF203 - a fault of ours is never the user's
+                share.fault(error)
+
+
+class SliceHook(_Hook):
+    """Reads the share of a module that wrote its input, a view, in place."""
+
+    __slots__ = ("_geometry", "_share")
+
+    def __init__(self, share: Share, geometry: tuple[Any, ...]) -> None:
+        """Remember where the view lies in its base: size, stride and offset."""
+        self._share, self._geometry = share, geometry
+
+    def __call__(self, inputs: tuple[Tensor | None, ...], _: object) -> None:
+        """Run after the node that copies the view into its base."""
+        try:
+            self._share.add([] if inputs[0] is None else [self._cut(inputs[0])])
+        except Exception as error:  # noqa: BLE001 - a fault of ours is never the user's
+            self._share.fault(error)
+
+    def _cut(self, g: Tensor) -> Tensor:
+        size, stride, offset = self._geometry
+        with torch.no_grad():
+            return g.as_strided(size, stride, g.storage_offset() + offset)

@@ -1,0 +1,48 @@
+"""What `observe` hands over: the only thing it knows of the rest of the house."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from probe_nb.observe.calls import Call
+from probe_nb.observe.select import Watched
+from probe_nb.terms import Role, Status
+
+
+class Facts(NamedTuple):
+    """What a row says of a tensor beside its numbers; outlives the tensor."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    device: torch.device
+    numel: int
+    requires_grad: bool
+
+    @classmethod
+    def of(cls, t: Tensor) -> Facts:
+        """Read the facts of a tensor; a ragged or unbuilt one has no shape."""
+        try:
+            shape, numel = tuple(t.shape), t.numel()
+            if not all(type(n) is int for n in shape):
+                shape = tuple(int(n) for n in shape)
+        except (RuntimeError, TypeError, ValueError):
+            shape, numel = (), -1
+        return cls(t.dtype, shape, t.device, numel, t.requires_grad)
+
+
+class Sink(Protocol):
+    """Takes observations. None of its methods raises, waits for a device or keeps a tensor."""
+
+    def tensor(self, call: Call, role: Role, leaf: str, t: Tensor, backward: int = -1) -> None:
+        """Take a tensor; it is only valid during this call."""
+
+    def absent(
+        self, call: Call, role: Role, leaf: str, facts: Facts, status: Status, backward: int = -1
+    ) -> None:
+        """Take note of a tensor whose numbers cannot be had, with the reason."""
+
+    def fault(self, watched: Watched, where: str, error: Exception) -> None:
+        """Take note of an error of our own; it never reaches the user's code."""

@@ -1,0 +1,252 @@
+"""Observation -> row: the only place where `observe`, `stats` and `store` meet.
+
+A row waits here, with the number of its result, until the drain brings the results to the host.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from probe_nb.errors import ProbeWarning
+from probe_nb.observe.calls import Call, Clock
+from probe_nb.observe.select import Watched
+from probe_nb.observe.sink import Facts
+from probe_nb.stats.summary import NONE, Drained, Reducer, Seen
+from probe_nb.store.columns import Columns
+from probe_nb.store.table import ABSENT, DTYPES, Arrays
+from probe_nb.terms import COUNTS, STATISTICS, STATUS_CODE, Direction, Role, Site, Status
+
+_DIRECTION: Final[dict[Role, Direction]] = {
+    "input": "forward",
+    "output": "forward",
+    "param": "forward",
+    "buffer": "forward",
+    "grad_output": "backward",
+    "grad_input": "backward",
+    "param_grad": "backward",
+}
+_OK: Final = STATUS_CODE["ok"]
+_NO_FINITE: Final = STATUS_CODE["no_finite"]
+
+
+class _Row(NamedTuple):
+    """A record before its numbers are known; the fields are columns of `store.table`."""
+
+    step: int
+    micro_step: int
+    order: int
+    call: int
+    backward: int
+    site: int
+    dtype: int
+    shape: int
+    device: int
+    numel: int
+    training: int
+    recompute: bool
+    reused: bool
+    requires_grad: bool
+    status: int
+    result: int
+    scale: int
+
+
+class Recorder:
+    """Takes observations (it is the `Sink` of `observe`) and writes rows."""
+
+    def __init__(
+        self,
+        columns: Columns,
+        clock: Clock,
+        reducer: Reducer,
+        loss_scale: Callable[[], Tensor | None] = lambda: None,
+        rank: int | None = None,
+    ) -> None:
+        """Write into `columns`; `loss_scale` gives the scale gradients are multiplied by."""
+        self._columns = columns
+        self._clock = clock
+        self._reducer = reducer
+        self._loss_scale = loss_scale
+        self._rank = ABSENT if rank is None else rank
+        self._rows: list[_Row] = []
+        self._scales: list[Tensor] = []
+        self._scale_at: tuple[int, int] | None = None
+        self._faults: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()
+
+    # -- the Sink ---------------------------------------------------------------------------
+
+    def tensor(self, call: Call, role: Role, leaf: str, t: Tensor, backward: int = -1) -> None:
+        """Reduce a tensor and write its row."""
+        try:
+            once = role not in ("param", "buffer")
+            result, status, reused = self._reducer.see(t, once=once)
+        except Exception as error:  # noqa: BLE001 - a fault of ours is never the user's
+            self.fault(call.watched, role, error)
+            result, status, reused = NONE, "failed", False
+        seen = Seen(result, status, reused)
+        self._write(call, role, leaf, Facts.of(t), backward, seen)
+
+    def absent(
+        self, call: Call, role: Role, leaf: str, facts: Facts, status: Status, backward: int = -1
+    ) -> None:
+        """Write a row without numbers, with the reason."""
+        self._write(call, role, leaf, facts, backward, Seen(NONE, status, reused=False))
+
+    def fault(self, watched: Watched, where: str, error: Exception) -> None:
+        """Warn about an error of our own, once per module and place."""
+        site = (watched.path, where)
+        if site in self._faults:
+            return
+        self._faults.add(site)
+        message = (
+            f"probe_nb could not record `{watched.path or '(root)'}` ({where}): "
+            f"{type(error).__name__}: {error}. The model is unaffected; rows may be missing."
+        )
+        try:
+            warnings.warn(message, ProbeWarning, stacklevel=2)
+        except ProbeWarning:  # the user turned warnings into errors; this one is ours alone
+            return
+
+    def _write(  # noqa: PLR0913 - one argument per fact of the row
+        self, call: Call, role: Role, leaf: str, facts: Facts, backward: int, seen: Seen
+    ) -> None:
+        tables = self._columns.tables
+        direction = _DIRECTION[role]
+        gradient = direction == "backward"
+        row = _Row(
+            call.step,
+            call.micro_step,
+            next(self._clock.order),
+            call.number,
+            backward,
+            self._site(call.watched, role, leaf),
+            tables.dtypes.code(str(facts.dtype).removeprefix("torch.")),
+            tables.shapes.code(facts.shape),
+            tables.devices.code(str(facts.device)),
+            facts.numel,
+            int(call.training),
+            call.recompute,
+            seen.reused,
+            facts.requires_grad and not gradient,
+            STATUS_CODE[seen.status],
+            seen.result,
+            self._scale(call) if gradient and seen.result != NONE else NONE,
+        )
+        self._rows.append(row)
+
+    def _site(self, watched: Watched, role: Role, leaf: str) -> int:
+        code = watched.sites.get((role, leaf))
+        if code is None:
+            direction = _DIRECTION[role]
+            site = Site(watched.model, watched.path, watched.type, "", direction, role, leaf)
+            code = watched.sites[(role, leaf)] = self._columns.tables.sites.code(site)
+        return code
+
+    def _scale(self, call: Call) -> int:
+        """Return the number of the loss scale in force, copied once per micro step."""
+        now = (call.step, call.micro_step)
+        if self._scale_at != now:
+            scale = self._loss_scale()
+            if scale is None:
+                return NONE
+            self._scales.append(self._reducer.scalar(scale))
+            self._scale_at = now
+        return len(self._scales) - 1
+
+    # -- the drain ----------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Bring all results to the host and append the rows that wait for them."""
+        with self._lock:
+            rows, self._rows = self._rows, []
+            scales, self._scales, self._scale_at = self._scales, [], None
+            drained, errors = self._reducer.drain()
+        if not rows:
+            return
+        for error in errors:
+            warnings.warn(f"probe_nb lost results of {error}", ProbeWarning, stacklevel=2)
+        block = _block(rows, drained, self._rank)
+        _unscale(block, np.array([row.scale for row in rows]), [float(s) for s in scales])
+        self._columns.append(block)
+
+    def forget(self) -> None:
+        """Drop what waits, after a drain failed; nothing of a device is kept."""
+        self._rows, self._scales = [], []
+
+
+def _block(rows: list[_Row], drained: Drained, rank: int) -> Arrays:
+    """Join rows with the results they point at; several rows may share one result."""
+    n = len(rows)
+    facts = dict(zip(_Row._fields, zip(*rows, strict=True), strict=True))
+    block: Arrays = {k: np.array(v, DTYPES[k]) for k, v in facts.items() if k in DTYPES}
+    block["rank"] = np.full(n, rank, DTYPES["rank"])
+    block["loss_scale"] = np.full(n, np.nan)
+    block["checksum"] = np.full(n, ABSENT, DTYPES["checksum"])
+    result = np.array(facts["result"])
+    there = result >= 0
+    statistics = np.full((n, len(STATISTICS)), np.nan)
+    counts = np.full((n, len(COUNTS)), ABSENT, np.int64)
+    statistics[there] = drained.statistics[result[there]]
+    counts[there] = drained.counts[result[there]]
+    counts[block["numel"] == 0] = 0
+    for i, name in enumerate(STATISTICS):
+        block[name] = np.ascontiguousarray(statistics[:, i])
+    for i, name in enumerate(COUNTS):
+        block[name] = np.ascontiguousarray(counts[:, i])
+    lost = there & (counts[:, 0] == ABSENT)
+    block["status"][lost] = STATUS_CODE["failed"]
+    nothing = there & ~lost & np.isnan(statistics[:, 0])
+    block["status"][nothing & (block["status"] == _OK)] = _NO_FINITE
+    _add_histograms(block, drained, result)
+    return block
+
+
+def _add_histograms(block: Arrays, drained: Drained, result: np.ndarray) -> None:
+    sizes = np.concatenate([drained.sizes, [0]]).astype(np.int64)  # result -1 has no bins
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    mine = sizes[result]
+    first = ends[:-1][result]
+    total = int(mine.sum())
+    starts = np.cumsum(mine) - mine
+    index = np.arange(total) - np.repeat(starts - first, mine)
+    block["hist_size"] = mine.astype(np.uint16)
+    block["hist_bins"] = drained.bins[index]
+    values = drained.values[index]
+    small = not total or values.max() < 2**32
+    block["hist_counts"] = values.astype(np.uint32 if small else np.int64)
+
+
+def _unscale(block: Arrays, scale: np.ndarray, scales: list[float]) -> None:
+    """Divide gradient statistics by the loss scale; a power of two shifts the histogram exactly.
+
+    Under any other scale the bins would straddle, so those rows keep no histogram.
+    """
+    for number, value in enumerate(scales):
+        rows = scale == number
+        if not rows.any() or not math.isfinite(value) or value <= 0:
+            continue
+        block["loss_scale"][rows] = value
+        for name in STATISTICS:
+            block[name][rows] /= value
+        _shift_bins(block, rows, value)
+
+
+def _shift_bins(block: Arrays, rows: np.ndarray, value: float) -> None:
+    mantissa, exponent = math.frexp(value)
+    inside = np.repeat(rows, block["hist_size"])
+    if mantissa == 0.5:  # noqa: PLR2004 - a power of two
+        bins = block["hist_bins"].astype(np.int64)
+        shifted = np.clip(bins % 256 - (exponent - 1), 0, 255) + bins // 256 * 256
+        block["hist_bins"] = np.where(inside, shifted, bins).astype(np.uint16)
+    else:
+        block["hist_bins"] = block["hist_bins"][~inside]
+        block["hist_counts"] = block["hist_counts"][~inside]
+        block["hist_size"] = np.where(rows, 0, block["hist_size"]).astype(np.uint16)

@@ -1,0 +1,297 @@
+"""A run: everything that one session recorded. It outlives the session and answers questions.
+
+A run needs no torch: one that was loaded from a file is as good as one just recorded.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from probe_nb.errors import SelectionError, SessionStateError, closest
+from probe_nb.exponents import Histogram
+from probe_nb.store import files
+from probe_nb.store.columns import Columns
+from probe_nb.store.table import to_frame
+from probe_nb.terms import COUNTS, ROLES, STATISTICS, RunInfo, shown
+
+_FILTERS: Final = (
+    *("step", "micro_step", "rank", "call", "model", "module", "type", "direction"),
+    *("role", "leaf", "status"),
+)
+
+
+class Run:
+    """The records of one session, and what can be asked of them.
+
+    Attributes:
+        info: Names, versions, options, and how the session ended.
+        columns: The records as columns; `df` is the comfortable form of the same.
+
+    >>> import torch, probe_nb as probe
+    >>> model = torch.nn.Linear(2, 1, bias=False)
+    >>> with probe.watch(model, roles="input,output") as run:
+    ...     for _ in range(3):
+    ...         _ = model(torch.ones(5, 2))
+    >>> len(run)
+    6
+    >>> run.frame(role="input", step=2)["mean"].item()
+    1.0
+    """
+
+    def __init__(self, info: RunInfo, columns: Columns | None = None) -> None:
+        """Hold records; sessions and `probe.load` make runs, users need not."""
+        self.info = info
+        self.columns = columns or Columns()
+        self._flush: Callable[[], None] | None = None
+        self._step: Callable[[], None] | None = None
+        self._frame: pd.DataFrame | None = None
+
+    # -- while the session is open ---------------------------------------------------------
+
+    def bind(self, *, flush: Callable[[], None] | None, step: Callable[[], None] | None) -> None:
+        """Connect to an open session, or with None let go of it."""
+        self._flush, self._step = flush, step
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether the session still records."""
+        return self._flush is not None
+
+    def flush(self) -> None:
+        """Take in what the open session has seen since the last step ended."""
+        if self._flush is not None:
+            self._flush()
+
+    def step(self) -> None:
+        """End the current step; from then on steps end only where you say so.
+
+        Raises:
+            SessionStateError: The session is closed.
+        """
+        if self._step is None:
+            raise SessionStateError(
+                "This run is closed, so it has no step to end. Call `run.step()` inside the "
+                "`with probe.watch(...)` block."
+            )
+        self._step()
+
+    # -- records ----------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        self.flush()
+        return len(self.columns)
+
+    @property
+    def df(self) -> pd.DataFrame:
+        """Every record, one row each, in execution order (column `order`).
+
+        Text columns are categoricals and numbers are nullable: `pd.NA` means "not computed",
+        and `status` says why.
+        """
+        self.flush()
+        if self._frame is None or len(self._frame) != len(self.columns):
+            self._frame = to_frame(self.columns.arrays(), self.columns.tables)
+        return self._frame.copy(deep=False)
+
+    def frame(self, **filters: Any) -> pd.DataFrame:
+        """Return the rows of `df` that pass every filter.
+
+        Args:
+            **filters: `step`, `micro_step`, `rank`, `call`, `model`, `module`, `type`,
+                `direction`, `role`, `leaf`, `status`. Text is a shell pattern (`"layers.*"`), or
+                a list of patterns; a number is a number, a list, a `range` or a `slice`. The
+                root module is `""` or `"(root)"`.
+
+        Raises:
+            SelectionError: A filter has an unknown name, or a text pattern matches nothing in
+                this run; the message names the nearest.
+        """
+        frame = self.df
+        keep = np.ones(len(frame), dtype=bool)
+        for name, wanted in filters.items():
+            if name not in _FILTERS:
+                raise SelectionError(
+                    f"`{name}` is not a filter.{closest(name, _FILTERS)} "
+                    f"Known: {', '.join(_FILTERS)}."
+                )
+            if wanted is None:
+                continue
+            column = frame[name]
+            if isinstance(column.dtype, pd.CategoricalDtype):
+                keep &= column.isin(_matching(name, wanted, list(column.cat.categories)))
+            else:
+                keep &= _numbers(column, wanted)
+        return frame[keep]
+
+    def history(
+        self, module: str, role: str = "output", stat: str = "absmax", *, leaf: str | None = None
+    ) -> pd.Series:
+        """Return one statistic of one site over steps.
+
+        Several calls, micro steps or leaves in a step are joined into one number: the smallest
+        `min`, the largest `max`, `absmax` or `l2`, the sum of a count, the mean of the rest
+        weighted by the number of elements.
+
+        Args:
+            module: Module path, exact or a pattern that matches one module.
+            role: One role, such as `"output"` or `"grad_output"`.
+            stat: A statistic or a count, such as `"std"` or `"nan_count"`.
+            leaf: One leaf path; None joins all.
+
+        Returns:
+            A Series named after the site, indexed by step.
+
+        Raises:
+            SelectionError: No such module, role or statistic.
+        """
+        known = (*STATISTICS, *COUNTS)
+        if stat not in known:
+            near = closest(stat, known)
+            raise SelectionError(f"`{stat}` is not a statistic.{near} Known: {', '.join(known)}.")
+        rows = self._site_rows(module, role, leaf)
+        joined = _joined(rows, stat)
+        joined.name = f"{shown(module)} {role} {stat}"
+        return joined
+
+    def histogram(
+        self,
+        module: str,
+        role: str = "output",
+        step: int | None = None,
+        *,
+        leaf: str | None = None,
+    ) -> Histogram:
+        """Return the exponent histogram of one site, the last step's by default.
+
+        Calls and micro steps of the step are added up.
+
+        Raises:
+            SelectionError: No such module, role or step, or nothing was counted there.
+        """
+        rows = self._site_rows(module, role, leaf)
+        if step is None:
+            step = int(rows["step"].max())
+        chosen = rows[rows["step"] == step]
+        found = [h for row in chosen.index if (h := self.columns.histogram(int(row))) is not None]
+        if not found:
+            steps = sorted({int(s) for s in rows["step"]})
+            raise SelectionError(
+                f"Nothing was counted at `{shown(module)}` {role} in step {step}. It has steps "
+                f"{steps[0]} to {steps[-1]}."
+            )
+        total = found[0]
+        for each in found[1:]:
+            total = total + each
+        return total
+
+    def _site_rows(self, module: str, role: str, leaf: str | None) -> pd.DataFrame:
+        if role not in ROLES:
+            near = closest(role, ROLES)
+            raise SelectionError(f"`{role}` is not a role.{near} Known: {', '.join(ROLES)}.")
+        rows = self.frame(module=module, role=[role], leaf=leaf)
+        if rows.empty:
+            roles = [str(r) for r in self.frame(module=module)["role"].unique()]
+            raise SelectionError(
+                f"`{shown(module)}` has no `{role}` rows; it has {', '.join(roles) or 'none'}."
+            )
+        return rows
+
+    # -- what was not seen --------------------------------------------------------------------
+
+    def coverage(self) -> pd.DataFrame:
+        """Return the modules without a single record, each with the reason.
+
+        Columns: `model`, `module`, `type`, `reason`.
+        """
+        self.flush()
+        return pd.DataFrame(self.info.unobserved, columns=["model", "module", "type", "reason"])
+
+    # -- files and views ------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the run as one Parquet file, whole or not at all, and return its path."""
+        self.flush()
+        return files.save(path, self.columns, self.info)
+
+    def __repr__(self) -> str:
+        """Say in a few lines what was recorded and what the worst finding is."""
+        from probe_nb.view import text  # noqa: PLC0415 - views are loaded when somebody looks
+
+        return text.summary(self)
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
+        """Show the report: a table that needs no JavaScript, the inspector where scripts run."""
+        from probe_nb.view import report  # noqa: PLC0415
+
+        return report.bundle(self)
+
+    def inspect(self) -> Any:
+        """Return the inspector widget over this run, live while the session is open."""
+        from probe_nb.view import inspector  # noqa: PLC0415
+
+        return inspector.Inspector(self)
+
+
+def load(path: str | os.PathLike[str]) -> Run:
+    """Read a run that `Run.save` wrote.
+
+    Raises:
+        FileNotFoundError: Nothing is at `path`.
+        RunFormatError: The file is not a run, is damaged, or is of a newer version.
+    """
+    columns, info = files.load(path)
+    return Run(info, columns)
+
+
+def save(run: Run, path: str | os.PathLike[str]) -> Path:
+    """Write a run to one file; the same as `run.save(path)`."""
+    return run.save(path)
+
+
+def _matching(name: str, wanted: str | Sequence[str], known: list[str]) -> list[str]:
+    """Return the known values that the patterns match; each pattern must match something."""
+    patterns = [wanted] if isinstance(wanted, str) else list(wanted)
+    found: list[str] = []
+    for pattern in patterns:
+        exact = "" if name == "module" and pattern == shown("") else pattern
+        hits = [exact] if exact in known else fnmatch.filter(known, exact)
+        if not hits:
+            raise SelectionError(
+                f"No {name} matches `{pattern}`.{closest(exact, known)} "
+                f"This run has {len(known)} of them."
+            )
+        found += hits
+    return found
+
+
+def _numbers(column: pd.Series, wanted: Any) -> np.ndarray:
+    if isinstance(wanted, slice):
+        step = wanted.step or 1
+        start = wanted.start or 0
+        stop = wanted.stop if wanted.stop is not None else int(column.max()) + 1
+        wanted = range(start, stop, step)
+    if isinstance(wanted, (int, np.integer)) or wanted is pd.NA:
+        return (column == wanted).fillna(False).to_numpy(dtype=bool)
+    return column.isin(list(wanted)).to_numpy(dtype=bool)
+
+
+def _joined(rows: pd.DataFrame, stat: str) -> pd.Series:
+    by_step = rows.groupby("step")[stat]
+    if stat == "min":
+        return by_step.min()
+    if stat in ("max", "absmax", "l2"):
+        return by_step.max()
+    if stat in COUNTS:
+        return by_step.sum(min_count=1)
+    there = rows[rows[stat].notna()]
+    weight = there["numel"].astype("Float64")
+    total = (there[stat] * weight).groupby(there["step"]).sum()
+    return total / weight.groupby(there["step"]).sum()

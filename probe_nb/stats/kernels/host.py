@@ -1,0 +1,162 @@
+"""Statistics of a plain CPU tensor with torch operators, piece by piece in cache.
+
+The formulas are those of `eager`. Here the results can be looked at for free, so whole passes
+are skipped: a piece without zeros, infinities or NaN is read for its range, its exponents and
+its sums only.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from probe_nb.exponents import BINS
+from probe_nb.stats.layout import compact, pieces
+from probe_nb.stats.numbers import Numbers, scaled
+
+PIECE: Final = 1 << 16
+"""Elements per piece: 256 KiB of float32 and one temporary of the same size stay in L2."""
+
+_SAFE: Final = {
+    torch.float32: (2.0**-30, 2.0**60, 126),
+    torch.float64: (2.0**-400, 2.0**400, 1000),
+}
+"""Largest magnitudes between which squares neither overflow nor vanish; the widest power of two."""
+
+_DOUBLE: Final = (torch.float64, torch.int32, torch.int64, torch.uint32, torch.uint64)
+
+
+def summarize(x: Tensor) -> Numbers:
+    """Reduce a strided CPU tensor of any dtype but quantised ones.
+
+    Cost: five reads of each element, temporaries of two pieces.
+    """
+    unit, repeats = compact(x)
+    numbers = Numbers()
+    for piece in pieces(unit, PIECE):
+        numbers.merge(_piece(_widened(piece), x.dtype))
+    numbers.repeat(repeats)
+    return numbers
+
+
+def _widened(piece: Tensor) -> Tensor:
+    """Return the piece in float32 or float64, whichever holds its dtype exactly."""
+    if piece.dtype == torch.float32:
+        return piece.resolve_neg()
+    if piece.is_complex():
+        return _modulus(piece)
+    return piece.to(torch.float64 if piece.dtype in _DOUBLE else torch.float32)
+
+
+def _modulus(piece: Tensor) -> Tensor:
+    """Return |z| in float64; NaN in either part makes NaN, although hypot(inf, nan) is inf."""
+    parts = torch.view_as_real(piece.resolve_conj().resolve_neg().to(torch.complex128))
+    modulus = torch.hypot(parts[:, 0], parts[:, 1])
+    return modulus.masked_fill_(parts.isnan().any(1), math.nan)
+
+
+def _piece(y: Tensor, dtype: torch.dtype) -> Numbers:
+    """Reduce one flat float32 or float64 tensor; `dtype` is what the elements were before."""
+    out = Numbers()
+    out.bins, special, tiny = _classes(y)
+    if special:
+        out.nan = int(torch.isnan(y).sum())
+        out.posinf = int((y == math.inf).sum())
+        out.neginf = special - out.nan - out.posinf
+        y = y[torch.isfinite(y)]
+    if tiny:
+        out.zero = _drop_zeros(y, out.bins, tiny)
+    out.subnormal = _subnormal(y, dtype, out.bins)
+    out.finite = y.numel()
+    if out.finite:
+        _moments(y, out)
+        out.at_max = _at_max(y, dtype, max(-out.low, out.high))
+    return out
+
+
+def _classes(y: Tensor) -> tuple[NDArray[np.int64], int, int]:
+    """Count by sign and exponent field; return also the non-finite and the lowest class."""
+    if y.dtype == torch.float32:
+        field = y.view(torch.int32).bitwise_right_shift(23).bitwise_and_(511)
+        bins = torch.bincount(field, minlength=BINS).numpy()
+    else:
+        field = y.view(torch.int64).bitwise_right_shift(52).bitwise_and_(4095)
+        wide = torch.bincount(field, minlength=4096).numpy().reshape(2, 2048)
+        bins = np.zeros((2, 256), np.int64)
+        bins[:, 0] = wide[:, : 1023 - 126].sum(1)
+        bins[:, 1:255] = wide[:, 1023 - 126 : 1023 + 128]
+        top = wide[:, 1023 + 128 : 2047].sum(1)
+        special = int(wide[:, 2047].sum())
+        bins[:, 255] = top
+        bins = bins.reshape(-1)
+        return bins, special, int(bins[0] + bins[256])
+    special = int(bins[255] + bins[511])
+    bins[255] = bins[511] = 0
+    return bins, special, int(bins[0] + bins[256])
+
+
+def _drop_zeros(y: Tensor, bins: NDArray[np.int64], tiny: int) -> int:
+    """Take the zeros out of the lowest class and return their number.
+
+    Bits are compared, not values: under flush-to-zero a subnormal would compare equal to 0.
+    """
+    bits = y.view(torch.int32 if y.dtype == torch.float32 else torch.int64)
+    zero = y.numel() - int(torch.count_nonzero(bits.bitwise_left_shift(1)))
+    if zero == tiny:
+        bins[0] = bins[256] = 0
+    elif zero:
+        positive = y.numel() - int(torch.count_nonzero(bits))
+        bins[0] -= positive
+        bins[256] -= zero - positive
+    return zero
+
+
+def _subnormal(y: Tensor, dtype: torch.dtype, bins: NDArray[np.int64]) -> int:
+    """Count non-zero elements below the smallest normal number of their own dtype."""
+    if not dtype.is_floating_point:
+        return 0
+    if dtype == torch.float64:
+        below = bins[0] + bins[256] and (y.abs() < torch.finfo(dtype).tiny).logical_and_(y != 0)
+        return int(below.sum()) if isinstance(below, Tensor) else 0
+    lowest = math.frexp(torch.finfo(dtype).tiny)[1] - 1
+    return int(bins[: lowest + 127].sum() + bins[256 : 256 + lowest + 127].sum())
+
+
+def _moments(y: Tensor, out: Numbers) -> None:
+    low, high = torch.aminmax(y)
+    out.low, out.high = low.item(), high.item()
+    largest = max(-out.low, out.high)
+    if largest == 0:
+        return
+    power = _power(largest, y.dtype)
+    if power:
+        y = y * 2.0**power
+    n = out.finite
+    middle = y.sum().item() / n
+    if y.dtype == torch.float32:
+        middle = float(np.float32(middle))
+    d = y - middle
+    drift = d.sum().item()
+    squares = d.mul_(d).sum().item() - drift * drift / n
+    out.mean = scaled(middle + drift / n, -power)
+    out.spread = scaled(math.sqrt(max(squares, 0.0)), -power)
+
+
+def _power(largest: float, dtype: torch.dtype) -> int:
+    """Return the power of two to scale by before squaring, 0 where no scaling is needed."""
+    low, high, limit = _SAFE[dtype]
+    if low < largest < high:
+        return 0
+    return max(-limit, min(limit, -math.frexp(largest)[1]))
+
+
+def _at_max(y: Tensor, dtype: torch.dtype, largest: float) -> int:
+    """Count the elements that sit at the end of a floating type's range (saturation)."""
+    if not dtype.is_floating_point or largest != torch.finfo(dtype).max:
+        return 0
+    return int((y.abs() == largest).sum())

@@ -1,0 +1,52 @@
+"""Any strided tensor as a few flat pieces, without copying more than one piece at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+
+def compact(x: Tensor) -> tuple[Tensor, int]:
+    """Drop dimensions of stride 0 and return the rest with the number of repetitions.
+
+    The gradient of a sum is one number expanded to millions: it is reduced as one number.
+    """
+    repeats = 1
+    for dim in range(x.dim() - 1, -1, -1):
+        if x.stride(dim) == 0 and x.size(dim) > 1:
+            repeats *= x.size(dim)
+            x = x.select(dim, 0)
+    return x, repeats
+
+
+def pieces(x: Tensor, limit: int) -> Iterator[Tensor]:
+    """Yield 1-D tensors of at most `limit` elements that hold every element of `x` once.
+
+    Order does not matter to a statistic, so a dense tensor of any layout is read in memory order.
+    """
+    flat = _in_memory_order(x)
+    if flat is not None:
+        yield from flat.split(limit) if flat.numel() > limit else (flat,)
+    elif x.numel() <= limit:
+        yield x.reshape(-1)
+    else:
+        dim = max(range(x.dim()), key=x.size)
+        half = x.size(dim) // 2
+        yield from pieces(x.narrow(dim, 0, half), limit)
+        yield from pieces(x.narrow(dim, half, x.size(dim) - half), limit)
+
+
+def _in_memory_order(x: Tensor) -> Tensor | None:
+    """Return a 1-D view of a dense tensor, None if its elements do not lie side by side."""
+    if x.is_contiguous():
+        return x.view(-1)
+    expected = 1
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return None
+        expected *= size
+    return torch.as_strided(x, (x.numel(),), (1,))

@@ -1,0 +1,253 @@
+"""What becomes of a tensor that was seen: reduced, found already reduced, or refused with a reason.
+
+Results wait here until the drain, on the device where they were computed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import _disable_current_modes
+
+from probe_nb import devices
+from probe_nb.stats.kernels import eager, host
+from probe_nb.stats.numbers import Numbers
+from probe_nb.terms import COUNTS, STATISTICS, Status
+
+NONE: Final = -1
+"""In place of a result: nothing was computed."""
+
+_PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+_COMPRESSED: Final = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+
+class Seen(NamedTuple):
+    """What `Reducer.see` says of one tensor."""
+
+    result: int
+    status: Status
+    reused: bool
+
+
+@dataclass
+class Drained:
+    """The results of one drain, row `i` belonging to result `i`.
+
+    Shapes: statistics (n, 6), counts (n, 6), sizes (n,), bins and values end to end.
+    """
+
+    statistics: NDArray[np.float64]
+    counts: NDArray[np.int64]
+    sizes: NDArray[np.uint16]
+    bins: NDArray[np.uint16]
+    values: NDArray[np.int64]
+
+
+@dataclass
+class _OnDevice:
+    """Rows of one tensor that wait on a device: their place among the rows of that device."""
+
+    device: torch.device
+    first: int
+    pieces: int
+    repeats: int
+    zeros: int
+    numbers: Numbers | None = None
+
+
+@dataclass
+class Reducer:
+    """Reduces each distinct tensor of a step once and hands all results over at the drain.
+
+    Args:
+        reduce_once: Take a tensor whose storage, geometry and version were seen in this step as
+            seen. Writes that autograd cannot see either (`.data`, numpy) need False.
+    """
+
+    reduce_once: bool = True
+    _results: list[Numbers | _OnDevice] = field(default_factory=list)
+    _waiting: dict[torch.device, list[Tensor]] = field(default_factory=dict)
+    _known: dict[Hashable, tuple[StorageWeakRef, int]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def see(self, t: Tensor, *, once: bool) -> Seen:
+        """Reduce `t` unless it was reduced already, or say why not.
+
+        `once` is the caller's word that the tensor may be looked up by its storage: an
+        activation or a gradient, not a parameter or a buffer.
+        """
+        with _aside():
+            t, zeros, status = _measurable(t)
+            if status != "ok":
+                return Seen(NONE, status, reused=False)
+            key, storage = self._key(t) if once and self.reduce_once else (None, None)
+            if key is not None and (found := self._known.get(key)) is not None:
+                return Seen(found[1], "ok", reused=True)
+            result = self._reduce(t, zeros)
+            if key is not None and storage is not None:
+                self._known[key] = (storage, result)
+            return Seen(result, "ok", reused=False)
+
+    def _key(self, t: Tensor) -> tuple[Hashable, StorageWeakRef | None]:
+        """Name a tensor by its storage object, kept from being mistaken by a weak reference.
+
+        While the reference is held, no other storage can have the same identity; an address
+        alone would be reused within a step.
+        """
+        if t.is_inference() or t.layout != torch.strided:
+            return None, None
+        storage = StorageWeakRef(t.untyped_storage())
+        place = (t.storage_offset(), t.shape, t.stride(), t.dtype, t.is_conj(), t.is_neg())
+        return (storage.cdata, t._version, *place), storage
+
+    def _reduce(self, t: Tensor, zeros: int) -> int:
+        outcome: Numbers | _OnDevice
+        if devices.is_host(t):
+            outcome = host.summarize(t)
+            outcome.add_zeros(zeros)
+        else:
+            rows, repeats = eager.summarize(t)
+            with self._lock:
+                waiting = self._waiting.setdefault(t.device, [])
+                outcome = _OnDevice(t.device, len(waiting), len(rows), repeats, zeros)
+                waiting += rows
+        with self._lock:
+            self._results.append(outcome)
+            return len(self._results) - 1
+
+    def scalar(self, t: Tensor) -> Tensor:
+        """Copy a number (a loss scale) on its own device, to be read after the drain."""
+        with _aside():
+            return t.detach().to(torch.float32, copy=True)
+
+    def forget(self) -> None:
+        """Begin a new step: nothing counts as seen any more."""
+        self._known.clear()
+
+    def drain(self) -> tuple[Drained, list[str]]:
+        """Copy everything to the host, one copy per device, and start empty.
+
+        Returns the results and, for results that a device lost, what it said.
+        """
+        with self._lock:
+            results, self._results = self._results, []
+            waiting, self._waiting = self._waiting, {}
+            self._known.clear()
+        errors = []
+        with _aside():
+            for device, rows in waiting.items():
+                mine = [r for r in results if isinstance(r, _OnDevice) and r.device == device]
+                try:
+                    words = torch.stack(rows).cpu().numpy()
+                except RuntimeError as error:
+                    errors.append(f"{device}: {error}")
+                    continue
+                for each in mine:
+                    block = words[each.first : each.first + each.pieces]
+                    each.numbers = eager.decode(block, each.repeats)
+                    each.numbers.add_zeros(each.zeros)
+        return _packed([r.numbers if isinstance(r, _OnDevice) else r for r in results]), errors
+
+
+def _packed(results: list[Numbers | None]) -> Drained:
+    n = len(results)
+    statistics = np.full((n, len(STATISTICS)), np.nan)
+    counts = np.full((n, len(COUNTS)), NONE, np.int64)
+    sizes = np.zeros(n, np.uint16)
+    bins: list[NDArray[Any]] = [np.empty(0, np.int64)]
+    values: list[NDArray[Any]] = [np.empty(0, np.int64)]
+    for row, numbers in enumerate(results):
+        if numbers is None:
+            continue
+        statistics[row] = numbers.statistics()
+        counts[row] = numbers.counts()
+        filled = numbers.bins.nonzero()[0]
+        sizes[row] = len(filled)
+        bins.append(filled)
+        values.append(numbers.bins[filled])
+    return Drained(
+        statistics, counts, sizes, np.concatenate(bins).astype(np.uint16), np.concatenate(values)
+    )
+
+
+def _measurable(t: Tensor) -> tuple[Tensor, int, Status]:
+    """Return a strided tensor with the elements of `t` and the number of zeros it leaves out.
+
+    The status is "ok", or the reason why there is no such tensor.
+    """
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        while torch._C._functorch.is_functorch_wrapped_tensor(t):
+            if torch._C._functorch.is_batchedtensor(t):
+                return t, 0, "vmapped"
+            t = torch._C._functorch.get_unwrapped(t)
+    if t.device.type == "meta":
+        return t, 0, "meta"
+    if type(t) not in _PLAIN:
+        t, status = _unwrapped(t)
+        if status != "ok":
+            return t, 0, status
+    if t.numel() == 0:
+        return t, 0, "empty"
+    if devices.private_format(t):
+        return t, 0, "private_format"
+    t, zeros = _strided(t.detach())
+    return t, zeros, "ok" if t.layout == torch.strided else "unsupported"
+
+
+def _strided(t: Tensor) -> tuple[Tensor, int]:
+    """Return the stored elements of a quantised, nested or sparse tensor, and its implicit zeros."""
+    if t.is_quantized:
+        return t.dequantize(), 0
+    if t.is_nested:
+        if t.layout == torch.jagged:
+            return t.values(), 0
+        return torch.cat([each.reshape(-1) for each in t.unbind()]), 0
+    if t.layout == torch.sparse_coo:
+        values = t.coalesce().values()
+        return values, t.numel() - values.numel()
+    if t.layout in _COMPRESSED:
+        return t.values(), t.numel() - t.values().numel()
+    return t, 0
+
+
+def _unwrapped(t: Tensor) -> tuple[Tensor, Status]:
+    """Look inside a tensor subclass: a sharded tensor gives its local shard."""
+    if isinstance(t, torch._subclasses.FakeTensor) or isinstance(t, torch.nn.UninitializedParameter):
+        return t, "meta"
+    local = getattr(t, "_local_tensor", None)
+    if isinstance(local, Tensor):
+        return local, "ok"
+    return t, "ok"
+
+
+class _aside:  # noqa: N801 - used as a keyword would be
+    """Compute beside the user's work: no graph, no overrides, no modes.
+
+    A class and not a generator: it is entered for every tensor.
+    """
+
+    __slots__ = ("_functions", "_grad", "_modes")
+
+    def __enter__(self) -> None:
+        self._grad = torch.is_grad_enabled()
+        self._functions = torch._C.DisableTorchFunction()
+        self._modes = None
+        self._functions.__enter__()
+        if torch._C._len_torch_dispatch_stack():
+            self._modes = _disable_current_modes()
+            self._modes.__enter__()
+        torch._C._set_grad_enabled(False)
+
+    def __exit__(self, *error: object) -> None:
+        torch._C._set_grad_enabled(self._grad)
+        if self._modes is not None:
+            self._modes.__exit__(None, None, None)
+        self._functions.__exit__(None, None, None)

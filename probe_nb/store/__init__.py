@@ -1,0 +1,1 @@
+"""Where numbers live: append-only columns, their schema, and files."""

@@ -1,0 +1,143 @@
+"""The schema of a record, and columns -> DataFrame.
+
+A record is one row over typed columns. Text never repeats: sites, dtypes, shapes and devices are
+interned in `Tables` and a row holds their codes. A statistic that was not computed is NaN inside
+(no statistic over finite elements can be NaN) and `pd.NA` outside, with the reason in `status`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, Final, Generic, TypeVar
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from probe_nb.terms import COUNTS, DIRECTIONS, ROLES, STATISTICS, STATUSES, Site
+
+ABSENT: Final = -1
+"""In an integer column: no value."""
+
+DTYPES: Final[dict[str, Any]] = {
+    "step": np.int32,
+    "micro_step": np.int32,
+    "rank": np.int16,
+    "order": np.int64,
+    "call": np.int32,
+    "backward": np.int16,
+    "site": np.int32,
+    "dtype": np.int16,
+    "shape": np.int32,
+    "device": np.int16,
+    "numel": np.int64,
+    **dict.fromkeys(STATISTICS, np.float64),
+    **dict.fromkeys(COUNTS, np.int64),
+    "training": np.int8,
+    "recompute": np.bool_,
+    "reused": np.bool_,
+    "requires_grad": np.bool_,
+    "loss_scale": np.float64,
+    "checksum": np.int32,
+    "status": np.int8,
+}
+
+COLUMNS: Final = (
+    *("step", "micro_step", "rank", "order", "call", "backward"),
+    *("model", "module", "type", "api", "direction", "role", "leaf"),
+    *("dtype", "shape", "device", "numel", *STATISTICS, *COUNTS),
+    *("training", "recompute", "reused", "requires_grad", "loss_scale", "checksum", "status"),
+)
+"""The columns of `run.df`, in order."""
+
+Arrays = dict[str, NDArray[Any]]
+T = TypeVar("T", bound=Hashable)
+
+
+class Interned(Generic[T]):
+    """A list of distinct values, each found again by its code."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.values: list[T] = []
+        self._codes: dict[T, int] = {}
+
+    def code(self, value: T) -> int:
+        """Return the code of `value`, adding it if it is new."""
+        found = self._codes.get(value)
+        if found is None:
+            found = self._codes.setdefault(value, len(self.values))
+            if found == len(self.values):
+                self.values.append(value)
+        return found
+
+
+class Tables:
+    """What the codes in the columns stand for."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.sites: Interned[Site] = Interned()
+        self.dtypes: Interned[str] = Interned()
+        self.shapes: Interned[tuple[int, ...]] = Interned()
+        self.devices: Interned[str] = Interned()
+        self.checksums: Interned[str] = Interned()
+
+
+def to_frame(columns: Arrays, tables: Tables) -> pd.DataFrame:
+    """Build the DataFrame of `run.df` from columns and their tables.
+
+    Text columns are categoricals, numbers are nullable: `pd.NA` is "not there", never NaN.
+    """
+    site = columns["site"]
+    text: dict[str, Any] = {
+        name: _category([getattr(s, name) for s in tables.sites.values], site, order)
+        for name, order in (
+            ("model", None),
+            ("module", None),
+            ("type", None),
+            ("api", None),
+            ("direction", DIRECTIONS),
+            ("role", ROLES),
+            ("leaf", None),
+        )
+    }
+    text["dtype"] = _category(tables.dtypes.values, columns["dtype"])
+    text["device"] = _category(tables.devices.values, columns["device"])
+    text["checksum"] = _category(tables.checksums.values, columns["checksum"])
+    text["status"] = _category(list(STATUSES), columns["status"], STATUSES)
+    text["shape"] = _shapes(tables.shapes.values, columns["shape"])
+    data = {name: text.get(name, columns.get(name)) for name in COLUMNS}
+    for name in ("rank", "backward", "numel", *COUNTS):
+        data[name] = _integers(columns[name])
+    for name in (*STATISTICS, "loss_scale"):
+        data[name] = _floats(columns[name])
+    data["training"] = pd.arrays.BooleanArray(columns["training"] == 1, columns["training"] < 0)
+    return pd.DataFrame(data, copy=False)
+
+
+def _category(
+    labels: list[str], codes: NDArray[Any], order: tuple[str, ...] | None = None
+) -> pd.Categorical:
+    """Map codes through labels that may repeat to a categorical whose categories do not."""
+    categories = list(order) if order else list(dict.fromkeys(labels))
+    place = {label: number for number, label in enumerate(categories)}
+    lookup = np.array([*(place[label] for label in labels), ABSENT], dtype=np.int32)
+    dtype = pd.CategoricalDtype(pd.Index(categories, dtype="str"), ordered=False)
+    return pd.Categorical.from_codes(lookup[codes], dtype=dtype)
+
+
+def _shapes(shapes: list[tuple[int, ...]], codes: NDArray[Any]) -> NDArray[np.object_]:
+    lookup = np.empty(len(shapes) + 1, dtype=object)
+    for number, shape in enumerate(shapes):
+        lookup[number] = shape
+    return lookup[codes]
+
+
+def _integers(values: NDArray[Any]) -> pd.arrays.IntegerArray:
+    return pd.arrays.IntegerArray(values.astype(np.int64), values == ABSENT)
+
+
+def _floats(values: NDArray[np.float64]) -> pd.arrays.FloatingArray:
+    absent = np.isnan(values)
+    return pd.arrays.FloatingArray(np.where(absent, 1.0, values), absent)

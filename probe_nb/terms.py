@@ -1,0 +1,128 @@
+"""The nouns of probe_nb, free of torch: roles, statuses, statistics, `Site` and `RunInfo`.
+
+The meaning of each word is in `docs/glossary.md`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal
+
+Direction = Literal["forward", "backward", "optimizer"]
+Role = Literal[
+    "input",
+    "output",
+    "param",
+    "buffer",
+    "grad_output",
+    "grad_input",
+    "param_grad",
+    "update",
+    "state",
+]
+Status = Literal[
+    "ok",
+    "empty",
+    "no_finite",
+    "meta",
+    "unsupported",
+    "passthrough",
+    "stale_view",
+    "skipped_budget",
+    "private_format",
+    "vmapped",
+    "failed",
+]
+
+DIRECTIONS: Final[tuple[Direction, ...]] = ("forward", "backward", "optimizer")
+ROLES: Final[tuple[Role, ...]] = (
+    "input",
+    "output",
+    "param",
+    "buffer",
+    "grad_output",
+    "grad_input",
+    "param_grad",
+    "update",
+    "state",
+)
+MODULE_ROLES: Final[tuple[Role, ...]] = (
+    "input",
+    "output",
+    "param",
+    "grad_output",
+    "grad_input",
+    "param_grad",
+)
+"""What a module-level session can record today."""
+
+STATUSES: Final[tuple[Status, ...]] = (
+    "ok",
+    "empty",
+    "no_finite",
+    "meta",
+    "unsupported",
+    "passthrough",
+    "stale_view",
+    "skipped_budget",
+    "private_format",
+    "vmapped",
+    "failed",
+)
+STATUS_CODE: Final[dict[Status, int]] = {status: code for code, status in enumerate(STATUSES)}
+
+STATISTICS: Final = ("min", "max", "mean", "std", "l2", "absmax")
+COUNTS: Final = (
+    "nan_count",
+    "posinf_count",
+    "neginf_count",
+    "zero_count",
+    "subnormal_count",
+    "at_max_count",
+)
+
+ROOT_LABEL: Final = "(root)"
+
+
+def shown(path: str) -> str:
+    """Return a module path as a person reads it: the root has no name of its own.
+
+    >>> shown("")
+    '(root)'
+    """
+    return path or ROOT_LABEL
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a record was taken: one tensor of one module (or API) in one direction."""
+
+    model: str
+    module: str
+    type: str
+    api: str
+    direction: Direction
+    role: Role
+    leaf: str
+
+
+@dataclass
+class RunInfo:
+    """What a run says about itself; everything in it can be written as JSON."""
+
+    name: str
+    created: str
+    models: dict[str, str]
+    modules: int
+    config: dict[str, Any]
+    versions: dict[str, str]
+    devices: list[str]
+    rank: int | None = None
+    ended: str = "open"
+    steps: int = 0
+    notices: list[str] = field(default_factory=list)
+    unobserved: list[dict[str, str]] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready copy."""
+        return asdict(self)
