@@ -28,7 +28,7 @@ ifeq ($(DEMO),run)
 	$(BIN)/jupyter nbconvert --to html --execute --ExecutePreprocessor.store_widget_state=False \
 	    --output-dir build $(NOTEBOOK)
 else
-	$(BIN)/jupyter lab $(ALLOW_ROOT) $(NOTEBOOK)
+	$(BIN)/jupyter lab $(ALLOW_ROOT) --LabApp.default_url=/lab/tree/$(NOTEBOOK)
 endif
 
 test: chromium lint frontend-test ## run every check: lint, types, import layers, frontend, pytest

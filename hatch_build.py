@@ -156,3 +156,5 @@ if __name__ == "__main__":
         main(*sys.argv[1:2])
     except subprocess.CalledProcessError as failure:  # npm has said what is wrong
         raise SystemExit(failure.returncode) from None
+    except (FileNotFoundError, RuntimeError) as failure:
+        raise SystemExit(str(failure)) from None
