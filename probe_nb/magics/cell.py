@@ -1,0 +1,74 @@
+"""Run the body of a cell magic as if the line above it were not there."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+from IPython.core.error import UsageError
+
+
+@dataclass(frozen=True)
+class Code:
+    """A compiled cell: its statements, and its last expression where that is to be shown."""
+
+    body: CodeType
+    last: CodeType | None
+    silent: bool
+
+    def run(self, namespace: dict[str, Any]) -> Any:
+        """Run it as the shell would and return what is to be shown."""
+        __tracebackhide__ = True
+        exec(self.body, namespace)  # noqa: S102 - the user's cell
+        if self.last is None:
+            return None
+        value = eval(self.last, namespace)  # noqa: S307 - the user's cell
+        return None if self.silent else value
+
+
+def compiled(shell: Any, cell: str) -> Code:
+    r"""Compile the body of a cell magic as the shell compiles a cell.
+
+    Line numbers are those of the whole cell, whose first line is the magic. Not `run_cell`: a
+    cell run inside a cell reports success when it fails, and runs every callback twice. Nor
+    IPython's `output_can_be_silenced`, which fails after the fact on cells such as `!echo \(`.
+
+    Raises:
+        UsageError: The cell awaits at its top level, which a magic cannot do for it.
+    """
+    python = shell.transform_cell(cell)
+    above = 1 + len(cell) - len(cell.lstrip("\n"))
+    source = "\n" * above + python
+    name = shell.compile.cache(source, _number(shell), raw_code=cell)
+    tree = shell.transform_ast(shell.compile.ast_parse(source, filename=name))
+    if _awaits(tree, name):
+        raise UsageError(
+            "This cell awaits at its top level, which `%%probe` cannot. Use `with "
+            "probe.watch(model):` in the cell, or `%probe_start` before it and `%probe_stop` after."
+        )
+    last = None
+    if tree.body and isinstance(tree.body[-1], ast.Expr):
+        last = ast.Expression(tree.body.pop().value)
+    return Code(
+        shell.compile(tree, name, "exec"),
+        None if last is None else shell.compile(last, name, "eval"),
+        silent=shell.displayhook.semicolon_at_end_of_expression(python),
+    )
+
+
+def _number(shell: Any) -> int:
+    """Return the number of the running cell; newer shells count on before they run it."""
+    running = getattr(shell.displayhook, "exec_result", None)
+    number: int = getattr(running, "execution_count", None) or shell.execution_count
+    return number
+
+
+def _awaits(tree: ast.Module, name: str) -> bool:
+    try:
+        code = compile(tree, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    except SyntaxError:  # told by the shell's own compiler
+        return False
+    return bool(code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR))

@@ -1,0 +1,92 @@
+"""Tab completion on the line of a magic: options, roles, and the variables that hold a model."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from IPython.core.completer import (
+    CompletionContext,
+    SimpleCompletion,
+    SimpleMatcherResult,
+    context_matcher,
+)
+from IPython.core.interactiveshell import InteractiveShell
+
+from probe_nb.magics.line import OPTIONS
+from probe_nb.terms import MODULE_ROLES
+
+_LINE: Final = re.compile(r"\s*(?:%probe_start|%%probe)\s(?P<typed>.*)", re.DOTALL)
+_FLAGS: Final = ("--no-live",)
+_VARIABLES: Final = {
+    "--optimizer": ("torch.optim", "Optimizer"),
+    "--scaler": ("torch.amp", "GradScaler"),
+}
+
+
+def matcher(shell: InteractiveShell) -> Callable[[CompletionContext], SimpleMatcherResult]:
+    """Return the matcher to append to `shell.Completer.custom_matchers`."""
+
+    @context_matcher(identifier="probe_nb.completion")  # type: ignore[untyped-decorator]
+    def complete(context: CompletionContext) -> SimpleMatcherResult:
+        found = _LINE.fullmatch(context.text_until_cursor)
+        names = candidates(found["typed"], shell.user_ns) if found else []
+        fits = [SimpleCompletion(text=name) for name in names if name.startswith(context.token)]
+        return SimpleMatcherResult(completions=fits, suppress=bool(fits))
+
+    return complete  # type: ignore[no-any-return]
+
+
+def candidates(typed: str, variables: Mapping[str, Any]) -> list[str]:
+    """Return all words that can stand where the cursor is, after the text typed so far."""
+    before = typed.split()
+    word = "" if not before or typed[-1].isspace() else before.pop()
+    option = before[-1] if before else ""
+    if word.startswith("--") and "=" in word:
+        option, word = word.split("=", 1)
+    elif word.startswith("-"):
+        return list(OPTIONS)
+    if option == "--roles":
+        return list(MODULE_ROLES)
+    if word.lstrip("([{") and not word.lstrip("([{").isidentifier():
+        return []  # inside an expression, which IPython completes
+    if option in _VARIABLES:
+        return _holding(variables, *_VARIABLES[option])
+    if option in OPTIONS and option not in _FLAGS:
+        return []
+    return _holding(variables, "torch.nn", "Module") if _model_comes(before) else list(OPTIONS)
+
+
+def _model_comes(before: list[str]) -> bool:
+    """Tell whether the model has still to be typed: there is none, or a comma after it."""
+    last, is_value = "", False
+    for word in before:
+        if is_value:
+            is_value = False
+        elif word.startswith("--"):
+            is_value = word not in _FLAGS and "=" not in word
+        else:
+            last = word
+    return not last or last.endswith(",")
+
+
+def _holding(variables: Mapping[str, Any], room: str, kind: str) -> list[str]:
+    """Return the variables that hold such an object, or a collection with one in it."""
+    wanted = getattr(sys.modules.get(room), kind, None)
+    if wanted is None:  # torch is not loaded, so there is none
+        return []
+    return [
+        name
+        for name, value in list(variables.items())
+        if not name.startswith("_") and any(isinstance(each, wanted) for each in _inside(value))
+    ]
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if type(value) in (list, tuple):
+        return value[:100]  # type: ignore[no-any-return]
+    if type(value) is dict:
+        return list(value.values())[:100]
+    return (value,)

@@ -1,0 +1,341 @@
+"""What `%load_ext probe_nb` adds to a shell, and how it is taken away again.
+
+A magic reads its line (`line`), opens or closes a `Session`, and shows what comes of it.
+Only `load` and `unload` touch the shell, and the second gives back all that the first took.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
+from IPython.core.magic import (
+    Magics,
+    cell_magic,
+    line_magic,
+    magics_class,
+    needs_local_scope,
+    no_var_expand,
+)
+from IPython.display import display
+
+from probe_nb import config, session
+from probe_nb.errors import ProbeError, ProbeWarning
+from probe_nb.magics.cell import compiled
+from probe_nb.magics.completion import matcher
+from probe_nb.magics.line import evaluate, evaluate_models, parse, takes_model
+from probe_nb.observe.select import as_models
+from probe_nb.run import Run
+from probe_nb.session import Session
+
+if TYPE_CHECKING:
+    from probe_nb.view.live import LiveView
+
+_NOTHING = "Nothing is being watched; `%probe_start model` begins."
+
+
+def load(shell: InteractiveShell) -> None:
+    """Add the magics, their completion and the callback after each cell; twice is harmless."""
+    if _loaded(shell) is None:
+        ProbeMagics(shell).register()
+
+
+def unload(shell: InteractiveShell) -> None:
+    """Stop what the magics started and leave the shell as `load` found it."""
+    magics = _loaded(shell)
+    if magics is not None:
+        magics.unregister()
+
+
+def _loaded(shell: InteractiveShell) -> Any:
+    return shell.magics_manager.registry.get(ProbeMagics.__name__)
+
+
+@dataclass
+class Watching:
+    """An open session and the view that shows it, if any."""
+
+    session: Session
+    view: LiveView | None
+
+    @property
+    def run(self) -> Run:
+        """What the session has recorded."""
+        return self.session.run
+
+    def end(self, error: BaseException | None = None, *, reason: str = "finished") -> None:
+        """Close the session, then let the view show what is left of it."""
+        try:
+            if error is None:
+                self.session.close(reason)
+            else:
+                self.session.close_after(error)
+        finally:
+            if self.view is not None:
+                self.view.close()
+
+    def refresh(self) -> None:
+        """Show the newest numbers now."""
+        if self.view is not None:
+            self.view.update(force=True)
+
+
+@magics_class
+class ProbeMagics(Magics):
+    """What the extension adds to one shell, and the watch that it has opened there."""
+
+    shell: Any  # an `InteractiveShell`, whose own annotations do not hold
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        super().__init__(shell)
+        self._watching: Watching | None = None
+        self._last: Run | None = None
+        self._matcher = matcher(shell)
+        self._replaced: list[Callable[[], object]] = []
+
+    # -- the shell ------------------------------------------------------------------------------
+
+    def register(self) -> None:
+        """Take a place in the shell, and note what stood there."""
+        manager = self.shell.magics_manager
+        for kind, names in self.magics.items():
+            table = manager.magics[kind]
+            for name in names:
+                self._replaced.append(_restorer(table, name))
+        self._replaced.append(_restorer(manager.registry, type(self).__name__))
+        manager.register(self)
+        self.shell.Completer.custom_matchers.append(self._matcher)
+        self.shell.events.register("post_run_cell", self._after_cell)
+
+    def unregister(self) -> None:
+        """Stop the open watch and put back what stood there before."""
+        self._stop_own("stopped")
+        self.shell.events.unregister("post_run_cell", self._after_cell)
+        self.shell.Completer.custom_matchers.remove(self._matcher)
+        for restore in reversed(self._replaced):
+            restore()
+        self._replaced.clear()
+        others = [each for each in self.shell.configurables if each is not self]
+        self.shell.configurables[:] = others
+
+    def _after_cell(self, result: ExecutionResult) -> None:
+        """Bring the view up to date when a cell ends, and write down a cell that failed."""
+        watching = self._own()
+        if watching is None:
+            return
+        try:
+            watching.run.flush()
+            error = result.error_in_exec
+            if error is not None and not isinstance(error, UsageError):
+                watching.run.info.notices.append(_failed_cell(result, error, watching.run))
+            watching.refresh()
+        except Exception as fault:
+            message = f"The live view was not brought up to date: {fault}"
+            warnings.warn(message, ProbeWarning, stacklevel=1)
+
+    # -- the watch --------------------------------------------------------------------------------
+
+    def _own(self) -> Watching | None:
+        """Return the watch that `%probe_start` opened, unless something else has closed it."""
+        watching = self._watching
+        if watching is not None and not watching.run.is_open:
+            watching.end()
+            self._watching = None
+        return self._watching
+
+    def _stop_own(self, reason: str) -> Run | None:
+        watching = self._own()
+        self._watching = None
+        if watching is None:
+            return None
+        watching.end(reason=reason)
+        return watching.run
+
+    def _prepare(self, asked: Any, scope: dict[str, Any]) -> Session:
+        """Make the session that a line asks for; nothing is opened yet."""
+        __tracebackhide__ = True
+        model = evaluate_models(asked.model, scope)
+        optimizers = [evaluate(each, scope) for each in asked.optimizer or ()] or None
+        scaler = evaluate(asked.scaler, scope) if asked.scaler else None
+        try:
+            options = config.checked(
+                select=",".join(asked.select or ()),
+                roles=",".join(asked.roles or ()),
+                steps=asked.steps,
+                first_step=asked.first_step,
+                micro_batches=asked.micro_batches,
+                name=asked.name,
+            )
+            return Session(as_models(model, {}), options, optimizers, scaler)
+        except ProbeError as error:
+            raise UsageError(" ".join(str(error).split())) from None
+
+    def _open(self, prepared: Session, asked: Any, final: Literal["report", "line"]) -> Watching:
+        from probe_nb.view.live import LiveView, wanted
+
+        live = wanted(live=False if asked.no_live else None)
+        view = LiveView(prepared.run, final=final) if live else None
+        before = session.sessions()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ProbeWarning)  # said below, in one line
+            prepared.open()
+        for each in before:
+            if not each.run.is_open:
+                _say_restarted(each.run)
+        self._own()  # gives up the view of a session that was closed just now
+        self._last = prepared.run
+        try:
+            if view is not None:
+                view.open()
+                prepared.listeners.append(view.update)
+        except BaseException:
+            prepared.close("stopped")
+            raise
+        return Watching(prepared, view)
+
+    @line_magic
+    @no_var_expand
+    @needs_local_scope
+    @takes_model("%probe_start")
+    def probe_start(self, line: str, local_ns: dict[str, Any] | None = None) -> None:
+        """Watch a model from here on, in this cell and in later ones.
+
+        A live view appears under the cell; `%probe_stop` ends it and returns the run. Starting
+        again stops the earlier watch first.
+
+        Examples::
+
+            %probe_start model --optimizer opt
+            %probe_start gen, disc --optimizer opt_g --optimizer opt_d
+            %probe_start models["a b"].net --select "layers.*" --roles output,grad_output
+        """
+        __tracebackhide__ = True
+        asked = parse(type(self).probe_start, line)
+        prepared = self._prepare(asked, _scope(self.shell.user_ns, local_ns))
+        earlier = self._stop_own("restarted")
+        if earlier is not None:
+            _say_restarted(earlier)
+        self._watching = self._open(prepared, asked, "line")
+        if self._watching.view is None:
+            count = prepared.run.info.modules
+            _say(f"Watching {_title(prepared.run)}, {count} modules; `%probe_stop` ends it.")
+
+    @line_magic
+    @no_var_expand
+    def probe_stop(self, line: str) -> Run | None:
+        """Stop watching and return the run, which displays as its report.
+
+        `run = %probe_stop` keeps it. It stops what `%probe_start` opened, else the newest session
+        that `probe.start` opened; where nothing is open it says so and does nothing.
+        """
+        _no_argument("%probe_stop", line)
+        run = self._stop_own("stopped") or session.stop()
+        if run is None:
+            _say(_NOTHING)
+            return None
+        self._last = run
+        return None if line.strip() else run
+
+    @line_magic
+    @no_var_expand
+    def probe_step(self, line: str) -> None:
+        """End the step; from then on steps end only where you say so.
+
+        For loops that have no optimizer to tell: put it at the end of the loop's body.
+        """
+        _no_argument("%probe_step", line)
+        watching = self._own()
+        if watching is not None:
+            watching.run.step()
+        elif session.sessions():
+            session.step()
+        else:
+            raise UsageError(f"There is no step to end. {_NOTHING}")
+
+    @line_magic("probe")  # type: ignore[arg-type]
+    @no_var_expand
+    def status(self, line: str) -> Run | None:
+        """Return the run that is being watched, or else the last one, to look at it.
+
+        It records no model by itself: `%probe_start model` watches from here on,
+        `%%probe model` watches one cell.
+        """
+        _no_argument("%probe", line, "`%probe_start model` or, as the first line, `%%probe model`")
+        watching, opened = self._own(), session.sessions()
+        run = watching.run if watching else opened[-1].run if opened else self._last
+        if run is None:
+            _say(_NOTHING)
+        return None if line.strip() else run
+
+    @cell_magic("probe")  # type: ignore[arg-type]
+    @no_var_expand
+    @takes_model("%%probe")
+    def watch_cell(self, line: str, cell: str) -> Any:
+        """Watch a model while this cell runs; the report takes the place of the live view.
+
+        The cell runs as if the first line were not there: variables stay, the last value is shown
+        (not after a `;`), an exception fails the cell. `%probe` returns the run afterwards.
+        A cell that awaits needs `with probe.watch(model):` instead.
+
+        Examples::
+
+            %%probe model --optimizer opt
+            train_one_epoch(model, opt)
+        """
+        __tracebackhide__ = True
+        asked = parse(type(self).watch_cell, line)
+        code = compiled(self.shell, cell)
+        prepared = self._prepare(asked, self.shell.user_ns)
+        watching = self._open(prepared, asked, "report")
+        try:
+            value = code.run(self.shell.user_ns)
+        except BaseException as error:
+            self._end_cell(watching, error)
+            raise
+        self._end_cell(watching)
+        return value
+
+    def _end_cell(self, watching: Watching, error: BaseException | None = None) -> None:
+        watching.end(error)
+        if watching.view is None:
+            display(watching.run)  # type: ignore[no-untyped-call]
+
+
+def _scope(user_ns: dict[str, Any], local_ns: dict[str, Any] | None) -> dict[str, Any]:
+    """Let a magic inside a function see the variables of the function."""
+    return user_ns if local_ns is None or local_ns is user_ns else {**user_ns, **local_ns}
+
+
+def _restorer(table: dict[str, Any], name: str) -> Callable[[], object]:
+    if name not in table:
+        return lambda: table.pop(name, None)
+    earlier = table[name]
+    return lambda: table.__setitem__(name, earlier)
+
+
+def _no_argument(magic: str, line: str, instead: str = "`%probe_start model`") -> None:
+    if line.strip(" ;"):
+        raise UsageError(f"`{magic}` takes no argument. To watch a model use {instead}.")
+
+
+def _title(run: Run) -> str:
+    return ", ".join(f"{name} · {kind}" for name, kind in run.info.models.items())
+
+
+def _say_restarted(run: Run) -> None:
+    _say(f"Stopped watching {_title(run)}; a new watch begins.")
+
+
+def _failed_cell(result: ExecutionResult, error: BaseException, run: Run) -> str:
+    where = f"Cell {result.execution_count} ended"
+    step = run.info.config.get("first_step", 0) + run.info.steps - 1
+    text = " ".join(str(error).split())[:200]
+    return f"{where} at step {step} with {type(error).__name__}{': ' if text else ''}{text}"
+
+
+def _say(text: str) -> None:
+    print(f"probe_nb: {text}")  # noqa: T201 - a notice of one line, where the user looks

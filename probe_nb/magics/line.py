@@ -1,0 +1,214 @@
+"""The line after a magic: which options there are, how it is split, checked and evaluated.
+
+`ARGUMENTS` is the one table of options; the parser, the help that `?` shows, the error messages
+and the tab completion are made from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from IPython.core.error import UsageError
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from probe_nb.errors import closest
+from probe_nb.terms import MODULE_ROLES
+
+_Magic = TypeVar("_Magic", bound=Callable[..., Any])
+
+_PIECE: Final = re.compile(
+    r"""(?P<quoted>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|(?P<space>\s+)|(?P<one>.)""", re.DOTALL
+)
+_SHELL: Final = ("In", "Out", "exit", "get_ipython", "open", "quit")  # of nobody's making
+_BRACKETS: Final = {"(": ")", "[": "]", "{": "}"}
+
+
+def unquoted(word: str) -> str:
+    """Return the text between quotes, or a word without quotes as it is.
+
+    >>> unquoted('"layers.*"'), unquoted("layers.*")
+    ('layers.*', 'layers.*')
+    """
+    return str(ast.literal_eval(word)) if word[:1] in ("'", '"') else word
+
+
+def _whole(word: str) -> int:
+    try:
+        return int(word)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"`{word}` is not a whole number") from None
+
+
+_OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    "--optimizer": {
+        "action": "append",
+        "metavar": "EXPR",
+        "help": "The optimizer that ends a step; give the option once for each of several.",
+    },
+    "--scaler": {
+        "metavar": "EXPR",
+        "help": "The GradScaler of mixed precision; a step then ends with its update.",
+    },
+    "--select": {
+        "action": "append",
+        "type": unquoted,
+        "metavar": "PATTERN",
+        "help": "Modules to watch: a path such as layers.*, type:Linear, or !head.* to leave "
+        "some out; several with commas, or give the option again.",
+    },
+    "--roles": {
+        "action": "append",
+        "type": unquoted,
+        "metavar": "ROLES",
+        "help": f"What to record, with commas between: {', '.join(MODULE_ROLES)}.",
+    },
+    "--steps": {
+        "type": unquoted,
+        "metavar": "STEPS",
+        "help": "Steps to record: 5, 10-20 (both included), ::100, or several with commas.",
+    },
+    "--first-step": {
+        "type": _whole,
+        "default": 0,
+        "metavar": "N",
+        "help": "The number of the first step.",
+    },
+    "--micro-batches": {
+        "type": _whole,
+        "metavar": "N",
+        "help": "How many forwards make one step, with gradient accumulation.",
+    },
+    "--name": {"type": unquoted, "metavar": "NAME", "help": "A name for the run."},
+    "--no-live": {"action": "store_true", "help": "Show no live view while it runs."},
+}
+_MODEL: Final[dict[str, Any]] = {
+    "nargs": "*",
+    "metavar": "EXPR",
+    "help": "The model: any Python expression that gives a module, or several in a tuple, list "
+    "or dict.",
+}
+OPTIONS: Final = tuple(_OPTIONS)
+
+
+def takes_model(name: str) -> Callable[[_Magic], _Magic]:
+    """Give a magic the arguments of the table, and with them its help."""
+
+    def decorate(magic: _Magic) -> _Magic:
+        made: list[Any] = [magic_arguments(name), argument("model", **_MODEL)]  # type: ignore[no-untyped-call]
+        made += [argument(option, **settings) for option, settings in _OPTIONS.items()]  # type: ignore[no-untyped-call]
+        for decorator in reversed(made):
+            magic = decorator(magic)
+        return magic
+
+    return decorate
+
+
+def parse(magic: Any, line: str) -> argparse.Namespace:
+    """Read the line of a magic that `takes_model`; `model` is the expression as it was typed.
+
+    Raises:
+        UsageError: An unknown option, a bad value, or no model.
+    """
+    split = words(line)
+    for word in split:
+        name = word.split("=")[0]
+        if word.startswith("--") and name not in OPTIONS:
+            near = closest(name, OPTIONS)
+            raise UsageError(f"`{name}` is not an option.{near} Known: {', '.join(OPTIONS)}.")
+    parser = magic.parser
+    try:
+        asked: argparse.Namespace = parser.parse_args(split)
+    except UsageError as error:
+        raise UsageError(f"{error}. See `{parser.prog}?` for the options.") from None
+    asked.model = " ".join(asked.model)
+    if not asked.model:
+        raise UsageError(
+            f"`{parser.prog}` was given no model. Write the variable that holds it, as in "
+            f"`{parser.prog} model`."
+        )
+    return asked
+
+
+def words(line: str) -> list[str]:
+    r"""Split at spaces that stand outside quotes and brackets; a `#` there begins a comment.
+
+    >>> words('models["a b"].net --select "layers.*"  # the second one')
+    ['models["a b"].net', '--select', '"layers.*"']
+
+    Raises:
+        UsageError: A quote or bracket is not closed.
+    """
+    found: list[str] = []
+    word, closing = "", ""
+    for piece in _PIECE.finditer(line):
+        text = piece.group()
+        if not closing and piece["space"] is not None:
+            found, word = [*found, word], ""
+            continue
+        if not closing and not word and text == "#":
+            break
+        if text in ("'", '"'):
+            raise UsageError(f"The quote {text} is not closed in `{line.strip()}`.")
+        if text in _BRACKETS:
+            closing = _BRACKETS[text] + closing
+        elif text == closing[:1]:
+            closing = closing[1:]
+        word += text
+    if closing:
+        raise UsageError(f"`{closing[0]}` is missing in `{line.strip()}`.")
+    return [each for each in [*found, word] if each]
+
+
+def evaluate(expression: str, scope: dict[str, Any]) -> Any:
+    """Return the value of an expression that the user typed after a magic.
+
+    A mistake in the expression itself is told in one line; an exception that comes from deeper
+    down, out of a function that it calls, is the user's and passes through.
+
+    Raises:
+        UsageError: It is not an expression, or names something that does not exist.
+    """
+    __tracebackhide__ = True
+    try:
+        tree = ast.parse(expression, mode="eval")
+    except (SyntaxError, ValueError) as error:
+        reason = getattr(error, "msg", error)
+        raise UsageError(
+            f"`{expression}` is not a Python expression ({reason}). Options begin with `--` and "
+            "take one word each."
+        ) from None
+    try:
+        return eval(compile(tree, "<line of the magic>", "eval"), scope)  # noqa: S307 - as typed
+    except NameError as error:
+        if _from_below(error, tree):
+            raise
+        names = [name for name in scope if not name.startswith("_") and name not in _SHELL]
+        near = closest(error.name or "", names)
+        raise UsageError(f"`{error.name}` is not defined.{near}") from None
+    except (AttributeError, LookupError, TypeError) as error:
+        if _from_below(error, tree):
+            raise
+        text = str(error).splitlines()[0] if str(error) else ""
+        raise UsageError(f"`{expression}` gives {type(error).__name__}: {text}") from None
+
+
+def evaluate_models(expression: str, scope: dict[str, Any]) -> Any:
+    """Evaluate the model; several variables such as `gen, disc` name the models."""
+    __tracebackhide__ = True
+    value = evaluate(expression, scope)
+    tree = ast.parse(expression, mode="eval").body
+    if not isinstance(tree, (ast.Tuple, ast.List)) or len(tree.elts) != len(value):
+        return value
+    names = [each.id if isinstance(each, ast.Name) else "" for each in tree.elts]
+    return dict(zip(names, value, strict=True)) if all(names) else value
+
+
+def _from_below(error: Exception, tree: ast.Expression) -> bool:
+    """Tell whether an exception was raised in a function that the expression calls."""
+    calls = any(isinstance(node, ast.Call) for node in ast.walk(tree))
+    own = error.__traceback__ and error.__traceback__.tb_next
+    return calls and own is not None and own.tb_next is not None
