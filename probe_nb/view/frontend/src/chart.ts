@@ -1,0 +1,110 @@
+/** The large drawings of the detail pane. */
+import { s } from "./dom";
+import { exact, number, percent, power } from "./format";
+import { describe, draw, fit, geometry, ownAxis, ticks, type Geometry, type Histogram } from "./histogram";
+import { describeTrend, trend } from "./sparkline";
+import type { Limits } from "./types";
+
+const WIDTH = 324;
+const HISTOGRAM_HEIGHT = 96;
+const AXIS_HEIGHT = 16;
+const BAND_HEIGHT = 13;
+const TREND_HEIGHT = 64;
+
+/** The dtypes a reader may want to move to, and how they are called here. */
+const BANDS: readonly (readonly [dtype: string, name: string])[] = [
+  ["float16", "float16"],
+  ["bfloat16", "bfloat16"],
+  ["float8_e4m3fn", "float8 e4m3"],
+  ["float8_e5m2", "float8 e5m2"],
+];
+
+export function histogramChart(histogram: Histogram, limits: Record<string, Limits>): SVGElement {
+  const where = geometry(ownAxis(histogram), WIDTH, HISTOGRAM_HEIGHT, 9);
+  const parts = draw(histogram, where);
+  const bands = BANDS.filter(([dtype]) => limits[dtype]);
+  const height = HISTOGRAM_HEIGHT + AXIS_HEIGHT + bands.length * BAND_HEIGHT;
+  const path = (name: string, d: string): SVGElement => s("path", { class: name, d });
+  return s(
+    "svg",
+    { viewBox: `0 0 ${WIDTH} ${height}`, width: WIDTH, height, role: "img", "aria-label": describe(histogram) },
+    path("ground", `M0 ${HISTOGRAM_HEIGHT + 0.5}H${WIDTH}`),
+    path("bars", parts.bars),
+    path("zero", parts.zero),
+    path("nonfinite", parts.nonfinite),
+    ...axisLabels(where, histogram),
+    ...bands.flatMap(([dtype, name], index) =>
+      band(where, limits[dtype] as Limits, name, HISTOGRAM_HEIGHT + AXIS_HEIGHT + index * BAND_HEIGHT, histogram),
+    ),
+  );
+}
+
+function text(x: number, y: number, words: string, anchor = "middle", name = "tick"): SVGElement {
+  return s("text", { x, y, "text-anchor": anchor, class: name }, words);
+}
+
+function axisLabels(where: Geometry, { zero, nan, posinf, neginf }: Histogram): SVGElement[] {
+  const y = HISTOGRAM_HEIGHT + 12;
+  const labels = ticks(where.axis, 4).flatMap((exponent) =>
+    [true, false].flatMap((negative) => {
+      const edge = where.x(exponent, negative) + (negative ? where.binWidth : 0);
+      const near = Math.abs(edge - where.zeroX - where.cap / 2) < 18;
+      const far = edge < 14 || edge > where.posinfX - 12;
+      const mark = s("path", { class: "ground", d: `M${edge} ${HISTOGRAM_HEIGHT}v3` });
+      return near || far ? [mark] : [mark, text(edge, y, `${negative ? "-" : ""}${power(exponent)}`)];
+    }),
+  );
+  const caps: [number, string, number][] = [
+    [where.zeroX, "0", zero],
+    [where.neginfX, "-∞", neginf],
+    [where.posinfX, "∞", posinf],
+    [where.nanX, "NaN", nan],
+  ];
+  for (const [x, name, n] of caps) {
+    const tone = n > 0 && name !== "0" ? "tick alarm" : "tick";
+    const end = name === "NaN";
+    if (end && !n) continue;
+    if (name.includes("∞") && !n) continue;
+    labels.push(text(end ? WIDTH : x + where.cap / 2, end && posinf ? 10 : y, name, end ? "end" : "middle", tone));
+  }
+  return labels;
+}
+
+/** The range of a dtype under the axis, mirrored like the values, and what of them it could not hold. */
+function band(where: Geometry, limits: Limits, name: string, y: number, histogram: Histogram): SVGElement[] {
+  const low = Math.max(where.axis.low, limits[0]);
+  const high = Math.min(where.axis.high, limits[1]);
+  const { under, over, total } = fit(histogram, limits);
+  const lost = [over ? `${percent(over, total)} % over` : "", under ? `${percent(under, total)} % under` : ""];
+  const verdict = lost.filter(Boolean).join(", ") || (total ? "fits" : "");
+  const middle = y + 6;
+  const tone = over ? "band alarm" : "band";
+  const lines =
+    low > high
+      ? []
+      : [true, false].map((negative) => {
+          const from = where.x(negative ? high : low, negative);
+          const to = where.x(negative ? low : high, negative) + where.binWidth;
+          return s("path", { class: tone, d: `M${from} ${middle}H${to}` });
+        });
+  const words = s("title", {}, `${name}: up to ${exact(limits[2])}; ${verdict || "nothing to hold"}`);
+  const centre = where.zeroX + where.cap / 2;
+  return [s("g", {}, words, ...lines, text(centre, middle + 3.5, `${name} ${verdict}`.trim(), "middle", "band-name"))];
+}
+
+export function trendChart(values: Float64Array, statistic: string): SVGElement {
+  const found = trend(values, WIDTH, TREND_HEIGHT, 6);
+  const dot = found.last ? `M${found.last[0]} ${found.last[1]}h0` : "";
+  const height = TREND_HEIGHT + 14;
+  const range = Number.isNaN(found.low) ? "" : `${number(found.low)} … ${number(found.high)}`;
+  return s(
+    "svg",
+    { viewBox: `0 0 ${WIDTH} ${height}`, width: WIDTH, height, role: "img", "aria-label": describeTrend(found, statistic) },
+    s("path", { class: "ground", d: `M0 ${TREND_HEIGHT + 0.5}H${WIDTH}` }),
+    s("path", { class: "marks", d: found.marks }),
+    s("path", { class: "line", d: found.line }),
+    s("path", { class: "dot", d: dot }),
+    text(0, height - 2, range, "start"),
+    text(WIDTH, height - 2, found.nonfinite ? `non-finite in ${found.nonfinite} of ${found.steps}` : "now", "end", found.nonfinite ? "tick alarm" : "tick"),
+  );
+}

@@ -1,0 +1,162 @@
+/** What is shown now: sites, status and numbers together, and which rows of them in which order. */
+import type { ColumnName, Frame, Site, Status } from "./types";
+import { ANOMALY, badgesOf, DOWNSTREAM, severity, type Badge } from "./words";
+
+/** The sites with all that is derived from them alone, made once per change of `sites`. */
+export class Sites {
+  /** Names a site across updates: the selection follows it, not a row number. */
+  readonly keys: string[];
+  readonly roles: string[];
+  readonly paths: string[];
+  private readonly searchable: string[];
+  private readonly places: Map<string, number>;
+
+  constructor(readonly rows: readonly Site[]) {
+    const several = new Set(rows.map((site) => site.model)).size > 1;
+    this.keys = rows.map((site) =>
+      [site.model, site.module, site.direction, site.role, site.leaf, site.type].join("\u0000"),
+    );
+    this.places = new Map(this.keys.map((key, index) => [key, index]));
+    this.paths = rows.map((site) => pathOf(site, several));
+    this.roles = [...new Set(rows.map((site) => site.role))].sort((a, b) => roleRank(a) - roleRank(b));
+    this.searchable = rows.map((site, index) =>
+      [this.paths[index], site.type, site.role, site.leaf, site.dtype, site.device].join(" ").toLowerCase(),
+    );
+  }
+
+  find(key: string | null): number {
+    return (key === null ? undefined : this.places.get(key)) ?? -1;
+  }
+
+  /** Whether every word stands somewhere in the site's names. */
+  matches(index: number, words: readonly string[]): boolean {
+    const text = this.searchable[index] ?? "";
+    return words.every((word) => text.includes(word));
+  }
+
+  /** The other rows of the same module. */
+  siblings(index: number): number[] {
+    const site = this.rows[index];
+    if (!site) return [];
+    const same = (other: Site): boolean => other.module === site.module && other.model === site.model;
+    return this.rows.flatMap((other, at) => (same(other) ? [at] : []));
+  }
+}
+
+function pathOf(site: Site, several: boolean): string {
+  if (!several) return site.module || "(root)";
+  return site.module ? `${site.model}.${site.module}` : site.model;
+}
+
+const ROLES = "input output param buffer grad_output grad_input param_grad update state".split(" ");
+
+function roleRank(role: string): number {
+  const rank = ROLES.indexOf(role);
+  return rank < 0 ? ROLES.length : rank;
+}
+
+/** One consistent picture; where the traits disagree about the rows, the shorter one counts. */
+export class Data {
+  constructor(
+    readonly sites: Sites,
+    readonly status: Status,
+    readonly frame: Frame,
+  ) {}
+
+  get size(): number {
+    return this.sites.rows.length;
+  }
+
+  /** A number of a row; NaN where nothing is recorded. */
+  value(name: ColumnName, row: number): number {
+    const value = this.frame.columns[name][row];
+    return value === undefined ? NaN : value;
+  }
+
+  site(row: number): Site {
+    const site = this.sites.rows[row];
+    if (!site) throw new RangeError(`there is no row ${row}`);
+    return site;
+  }
+
+  bits(row: number): number {
+    return this.value("badges", row) || 0;
+  }
+
+  badges(row: number): Badge[] {
+    return badgesOf(this.bits(row), this.value("status", row));
+  }
+
+  inherited(row: number): boolean {
+    return (this.bits(row) & DOWNSTREAM) !== 0;
+  }
+
+  spark(row: number): Float64Array {
+    const length = this.frame.sparkLength;
+    return this.frame.spark.subarray(row * length, (row + 1) * length);
+  }
+}
+
+/** A column head the reader clicked, or one of the two orders of the toolbar. */
+export interface Order {
+  /** "execution", "worst" or the key of a column. */
+  by: string;
+  descending: boolean;
+}
+
+export interface Choice {
+  query: string;
+  role: string;
+  anomalies: boolean;
+  order: Order;
+}
+
+/** By what a column sorts; NaN and "" are absent and stay last in either direction. */
+export type SortValue = (data: Data, row: number) => number | string;
+
+/** The rows to show, in order. */
+export function visibleRows(data: Data, choice: Choice, sortValue?: SortValue): number[] {
+  const words = choice.query.toLowerCase().split(/\s+/).filter(Boolean);
+  const rows: number[] = [];
+  for (let row = 0; row < data.size; row++) {
+    if (choice.role && data.sites.rows[row]?.role !== choice.role) continue;
+    if (choice.anomalies && !(data.bits(row) & ANOMALY)) continue;
+    if (words.length && !data.sites.matches(row, words)) continue;
+    rows.push(row);
+  }
+  return sorted(rows, data, choice.order, sortValue);
+}
+
+function sorted(rows: number[], data: Data, order: Order, sortValue?: SortValue): number[] {
+  const execution = (a: number, b: number): number =>
+    compare(data.value("order", a), data.value("order", b), false) || a - b;
+  if (order.by === "worst") {
+    const culprit = data.status.headline.row;
+    const rank = Float64Array.from({ length: data.size }, (_, row) =>
+      row === culprit ? Infinity : severity(data.bits(row), data.value("status", row)),
+    );
+    return rows.sort((a, b) => compare(rank[a] ?? 0, rank[b] ?? 0, true) || execution(a, b));
+  }
+  if (!sortValue) return rows.sort(execution);
+  const values = new Map(rows.map((row) => [row, sortValue(data, row)]));
+  return rows.sort(
+    (a, b) => compare(values.get(a) ?? NaN, values.get(b) ?? NaN, order.descending) || execution(a, b),
+  );
+}
+
+/** Compare two values of one column; absent ones come last whatever the direction. */
+export function compare(a: number | string, b: number | string, descending: boolean): number {
+  const noA = a === "" || Number.isNaN(a);
+  const noB = b === "" || Number.isNaN(b);
+  if (noA || noB) return Number(noA) - Number(noB);
+  if (a === b) return 0;
+  const larger = typeof a === "string" || typeof b === "string" ? natural(String(a), String(b)) > 0 : a > b;
+  return larger === descending ? -1 : 1;
+}
+
+const collator = new Intl.Collator("en", { numeric: true });
+
+/** layers.2 comes before layers.10. */
+function natural(a: string, b: string): number {
+  return collator.compare(a, b);
+}

@@ -1,0 +1,149 @@
+/**
+ * From the three traits to typed values.
+ *
+ * Numbers travel as bytes because JSON has no NaN: in a debugger for NaN that would be fatal.
+ */
+import { COLUMNS, type ColumnName, type Frame, type Headline, type Site, type Status } from "./types";
+
+const MAGIC = 0x31424e50;
+const VERSION = 1;
+const HEADER_BYTES = 32;
+
+const EMPTY_HEADLINE: Headline = {
+  kind: "empty",
+  text: "Nothing recorded yet",
+  detail: "",
+  row: null,
+};
+
+/** Bytes as the various front ends hand them over: DataView (Jupyter), Uint8Array or ArrayBuffer. */
+export function asBytes(value: unknown): Uint8Array {
+  if (value instanceof ArrayBuffer) return new Uint8Array(value);
+  if (ArrayBuffer.isView(value)) {
+    return new Uint8Array(value.buffer as ArrayBuffer, value.byteOffset, value.byteLength);
+  }
+  if (value === null || value === undefined || value === "") return new Uint8Array(0);
+  throw new TypeError(`frame is ${typeof value}, not bytes`);
+}
+
+/** Decode a frame; no bytes at all are a frame without rows. */
+export function decodeFrame(value: unknown): Frame {
+  const bytes = asBytes(value);
+  if (bytes.byteLength === 0) return emptyFrame();
+  const reader = new Reader(bytes);
+  const header = reader.take(Uint32Array, HEADER_BYTES / 4);
+  const [magic = 0, version = 0, rows = 0, columnCount = 0, sparkLength = 0, entries = 0] = header;
+  if (magic !== MAGIC) throw new Error("frame does not start with PNB1");
+  if (version !== VERSION) throw new Error(`frame has version ${version}, this inspector reads 1`);
+  if (columnCount < COLUMNS.length) {
+    throw new Error(`frame has ${columnCount} columns, ${COLUMNS.length} expected`);
+  }
+  const block = reader.take(Float64Array, columnCount * rows);
+  return {
+    rows,
+    columns: named((index) => block.subarray(index * rows, (index + 1) * rows)),
+    spark: reader.take(Float64Array, rows * sparkLength),
+    sparkLength,
+    offsets: reader.take(Uint32Array, rows + 1),
+    bins: reader.take(Uint16Array, entries),
+    counts: reader.take(Float32Array, entries),
+  };
+}
+
+export function emptyFrame(): Frame {
+  return {
+    rows: 0,
+    columns: named(() => new Float64Array(0)),
+    spark: new Float64Array(0),
+    sparkLength: 0,
+    offsets: new Uint32Array(1),
+    bins: new Uint16Array(0),
+    counts: new Float32Array(0),
+  };
+}
+
+function named(column: (index: number) => Float64Array): Record<ColumnName, Float64Array> {
+  const pairs = COLUMNS.map((name, index) => [name, column(index)] as const);
+  return Object.fromEntries(pairs) as Record<ColumnName, Float64Array>;
+}
+
+type ArrayType<T> = { new (buffer: ArrayBuffer, offset: number, length: number): T; BYTES_PER_ELEMENT: number };
+
+/** Takes one block after the other, each from the next multiple of 8 bytes on. */
+class Reader {
+  private readonly buffer: ArrayBuffer;
+  private readonly start: number;
+  private readonly size: number;
+  private position = 0;
+
+  constructor(bytes: Uint8Array) {
+    // typed views need an aligned start, which a message does not promise
+    const aligned = bytes.byteOffset % 8 === 0 ? bytes : bytes.slice();
+    this.buffer = aligned.buffer as ArrayBuffer;
+    this.start = aligned.byteOffset;
+    this.size = aligned.byteLength;
+  }
+
+  take<T>(type: ArrayType<T>, length: number): T {
+    const bytes = length * type.BYTES_PER_ELEMENT;
+    if (this.position + bytes > this.size) {
+      throw new Error(`frame ends after ${this.size} bytes, ${this.position + bytes} expected`);
+    }
+    const view = new type(this.buffer, this.start + this.position, length);
+    this.position += Math.ceil(bytes / 8) * 8;
+    return view;
+  }
+}
+
+/** Parse `sites`; what is missing becomes empty text, so that no row is lost. */
+export function parseSites(value: unknown): Site[] {
+  if (typeof value !== "string" || value === "") return [];
+  const parsed = JSON.parse(value) as { rows?: Partial<Site>[] };
+  return (parsed.rows ?? []).map((row) => ({
+    model: text(row.model),
+    module: text(row.module),
+    type: text(row.type),
+    role: text(row.role),
+    direction: text(row.direction),
+    leaf: text(row.leaf),
+    dtype: text(row.dtype),
+    shape: Array.isArray(row.shape) ? row.shape : [],
+    device: text(row.device),
+  }));
+}
+
+/** Parse `status`; a run without one has nothing to say yet. */
+export function parseStatus(value: unknown): Status {
+  const parsed = typeof value === "string" && value !== "" ? JSON.parse(value) : {};
+  const given = parsed as Partial<Status>;
+  return {
+    title: text(given.title),
+    open: given.open === true,
+    ended: text(given.ended),
+    headline: { ...EMPTY_HEADLINE, ...given.headline },
+    step: given.step ?? null,
+    steps: given.steps ?? 0,
+    records: given.records ?? 0,
+    modules: given.modules ?? 0,
+    unobserved: given.unobserved ?? [],
+    notices: given.notices ?? [],
+    truncated: sentence(given.truncated),
+    spark: given.spark || "absmax",
+    dtype_limits: given.dtype_limits ?? {},
+  };
+}
+
+function text(value: unknown): string {
+  return value === null || value === undefined ? "" : String(value);
+}
+
+/** What was left out, in words; counts of rows are put into a sentence. */
+function sentence(value: unknown): string | null {
+  if (value === null || value === undefined || value === false || value === "") return null;
+  if (typeof value === "string") return value;
+  if (typeof value === "object") {
+    const { shown, total } = value as { shown?: number; total?: number };
+    if (shown !== undefined && total !== undefined) return `Only ${shown} of ${total} rows are shown.`;
+  }
+  return "Not all rows are shown.";
+}

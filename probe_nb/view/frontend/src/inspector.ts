@@ -1,0 +1,162 @@
+/** One view of one model: keeps what the reader chose while the numbers change under it. */
+import { TABLE } from "./columns";
+import { Data, Sites, visibleRows, type Choice, type Order } from "./data";
+import { decodeFrame, emptyFrame, parseSites, parseStatus } from "./decode";
+import { Detail } from "./detail";
+import { h } from "./dom";
+import { HeadlineView } from "./headline";
+import { sharedAxis, type Axis } from "./histogram";
+import { handled, Table } from "./table";
+import { Toolbar } from "./toolbar";
+import type { Model } from "./types";
+
+/** Rows kept in view above the culprit: what led to it. */
+const LEAD = 4;
+
+export class Inspector {
+  readonly element: HTMLElement;
+  private readonly headline = new HeadlineView(() => this.openCulprit());
+  private readonly toolbar = new Toolbar({
+    choose: (change) => this.guard(() => this.choose(change)),
+    freeze: (frozen) => this.guard(() => this.freeze(frozen)),
+    leave: () => this.table.element.focus(),
+  });
+  private readonly table = new Table({
+    select: (row) => this.guard(() => this.select(row)),
+    sort: (order) => this.guard(() => this.choose({ order })),
+  });
+  private readonly detail = new Detail((row) => this.guard(() => this.open(row)));
+  private readonly trouble = h("p", { class: "trouble", role: "alert", hidden: true });
+  private readonly sizes = new ResizeObserver(() => this.table.paint());
+  private choice: Choice = { query: "", role: "", anomalies: false, order: execution() };
+  private sitesText: unknown;
+  private data = new Data(new Sites([]), parseStatus(""), emptyFrame());
+  private axis: Axis | undefined;
+  private rows: number[] = [];
+  /** The selected site, by name: its row number may change. */
+  private selected: string | null = null;
+  /** The reader has chosen a row: from then on the view no longer follows the headline. */
+  private chosen = false;
+  private frozen = false;
+
+  constructor(private readonly model: Model) {
+    const body = h("div", { class: "body" }, this.table.element, this.detail.element);
+    this.element = h("div", { class: "pnb" }, this.headline.element, this.trouble, this.toolbar.element, body);
+    this.element.addEventListener("keydown", (event) => this.key(event));
+    this.sizes.observe(this.table.element);
+  }
+
+  /** Read the model and show it. Errors are shown, never thrown: they would surface in the notebook's own code. */
+  update(): void {
+    if (!this.frozen) this.guard(() => this.read());
+  }
+
+  destroy(): void {
+    this.sizes.disconnect();
+  }
+
+  private read(): void {
+    const before = this.data.sites;
+    const anchor = this.table.anchor();
+    const anchored = before.keys[anchor.row] ?? null;
+    const text = this.model.get("sites");
+    const sites = text === this.sitesText ? before : new Sites(parseSites(text));
+    const data = new Data(sites, parseStatus(this.model.get("status")), decodeFrame(this.model.get("frame")));
+    this.sitesText = text;
+    this.data = data;
+    this.axis = sharedAxis(data.frame, this.axis);
+    this.show();
+    if (this.choice.order.by === "execution") this.table.restore(sites.find(anchored), anchor.offset);
+    if (!this.chosen) this.followHeadline();
+  }
+
+  /** Until the reader picks a row, the selected one is the one that the headline speaks of. */
+  private followHeadline(): void {
+    const { row } = this.data.status.headline;
+    const key = row === null ? null : (this.data.sites.keys[row] ?? null);
+    if (row === null || key === null || key === this.selected) return;
+    this.selected = key;
+    this.showSelection();
+    this.table.reveal(row, LEAD);
+  }
+
+  private show(): void {
+    const { data, choice } = this;
+    const column = TABLE.find(({ key }) => key === choice.order.by);
+    this.rows = visibleRows(data, choice, column?.sort);
+    this.headline.show(data.status, this.frozen);
+    this.toolbar.show(choice, data.sites.roles, this.rows.length, data.size, data.status.open);
+    const nothing = data.size ? "No row matches." : "Rows appear here as soon as the model runs.";
+    this.table.show(data, this.rows, this.axis as Axis, choice.order, nothing);
+    this.showSelection();
+  }
+
+  private showSelection(): void {
+    const row = this.data.sites.find(this.selected);
+    this.table.select(row);
+    this.detail.show(this.data, row);
+  }
+
+  private choose(change: Partial<Choice>): void {
+    this.choice = { ...this.choice, ...change };
+    this.show();
+    const row = this.data.sites.find(this.selected);
+    if (row >= 0 && this.rows.includes(row)) this.table.reveal(row, change.order?.by === "execution" ? LEAD : 0);
+    if (change.order && change.order.by !== "execution") this.table.element.scrollTop = 0;
+  }
+
+  private select(row: number): void {
+    this.chosen = true;
+    this.selected = this.data.sites.keys[row] ?? null;
+    this.showSelection();
+  }
+
+  /** Select a row that may be filtered out: the filters give way. */
+  private open(row: number): void {
+    if (!this.rows.includes(row)) this.choose({ query: "", role: "", anomalies: false });
+    this.select(row);
+    this.table.reveal(row, LEAD);
+  }
+
+  private openCulprit(): void {
+    const { row } = this.data.status.headline;
+    if (row !== null) this.guard(() => this.open(row));
+  }
+
+  private freeze(frozen: boolean): void {
+    this.frozen = frozen;
+    if (frozen) this.headline.show(this.data.status, true);
+    else this.read();
+  }
+
+  private key(event: KeyboardEvent): void {
+    const typing = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
+    if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "/") {
+      handled(event);
+      this.toolbar.focusSearch();
+    } else if (event.key === "Escape" && (this.choice.query || this.choice.role || this.choice.anomalies)) {
+      handled(event);
+      this.choose({ query: "", role: "", anomalies: false });
+    }
+  }
+
+  private guard(action: () => void): void {
+    try {
+      action();
+      this.trouble.hidden = true;
+    } catch (error) {
+      this.trouble.textContent = `The inspector cannot show this: ${reason(error)}. The run itself is not affected.`;
+      this.trouble.hidden = false;
+      console.error("probe_nb inspector", error);
+    }
+  }
+}
+
+function execution(): Order {
+  return { by: "execution", descending: false };
+}
+
+function reason(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}

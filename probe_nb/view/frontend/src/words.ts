@@ -1,0 +1,81 @@
+/** Badges and statuses in words: the bits and codes are those of the Python side. */
+
+export type Tone = "bad" | "warn" | "mute";
+
+export interface Badge {
+  bit: number;
+  glyph: string;
+  word: string;
+  tone: Tone;
+  why: string;
+}
+
+export const NAN = 1;
+export const INF = 2;
+export const ABSENT_BIT = 128;
+export const DOWNSTREAM = 256;
+const NONFINITE = NAN | INF;
+
+/** Most severe first: this is the order in which a row shows them. */
+export const BADGES: readonly Badge[] = [
+  { bit: NAN, glyph: "✕", word: "NaN", tone: "bad", why: "holds NaN" },
+  { bit: INF, glyph: "✕", word: "Inf", tone: "bad", why: "holds infinities" },
+  { bit: 8, glyph: "!", word: "overflow risk", tone: "warn", why: "close to the largest value of its dtype" },
+  { bit: 4, glyph: "!", word: "saturated", tone: "warn", why: "elements stand at the largest value of the dtype" },
+  { bit: 64, glyph: "↑", word: "exploding", tone: "warn", why: "has grown far beyond its usual size" },
+  { bit: 32, glyph: "↓", word: "vanishing", tone: "warn", why: "has become far smaller than usual" },
+  { bit: 16, glyph: "~", word: "dead", tone: "warn", why: "every element is 0" },
+];
+
+export const ANOMALY = BADGES.reduce((bits, badge) => bits | badge.bit, 0);
+
+/** Status names by code, each with what to tell the reader; `terms.STATUSES` in the same order. */
+const STATUSES: readonly (readonly [name: string, reason: string])[] = [
+  ["ok", "measured"],
+  ["empty", "the tensor has no elements"],
+  ["no finite", "no element is finite"],
+  ["meta", "a meta tensor has no values"],
+  ["unsupported", "this dtype or layout cannot be measured"],
+  ["passthrough", "the output is the input itself"],
+  ["stale view", "a view of a tensor that was written in place since: asking for its gradient would change it"],
+  ["skipped", "skipped: the budget was used up"],
+  ["private format", "the device keeps it in a private format"],
+  ["vmapped", "inside vmap there are no values to read"],
+  ["failed", "the probe failed here; the model was not affected"],
+];
+const FAILED = STATUSES.length - 1;
+
+export function statusName(code: number): string {
+  return STATUSES[code]?.[0] ?? "absent";
+}
+
+/** Why a value is absent; a row that never got a record has no status at all. */
+export function statusReason(code: number): string {
+  if (Number.isNaN(code)) return "nothing recorded";
+  return code === 0 ? "not computed" : (STATUSES[code]?.[1] ?? `status ${code}`);
+}
+
+/** The badges of a row, most severe first; an absent row gets its status as one. */
+export function badgesOf(bits: number, status: number): Badge[] {
+  const found = BADGES.filter((badge) => bits & badge.bit);
+  if (!(bits & ABSENT_BIT) || found.length) return found;
+  return [absentBadge(status)];
+}
+
+function absentBadge(status: number): Badge {
+  const tone = status === FAILED ? "warn" : "mute";
+  return { bit: ABSENT_BIT, glyph: "–", word: statusName(status), tone, why: statusReason(status) };
+}
+
+/**
+ * How bad a row is, for "worst first".
+ *
+ * Where non-finite values were born comes first; what may explain them comes before rows that merely inherited them.
+ */
+export function severity(bits: number, status: number): number {
+  if (bits & NONFINITE) return bits & DOWNSTREAM ? 50 : 100;
+  const rank = BADGES.findIndex((badge) => bits & badge.bit);
+  if (rank >= 0) return (BADGES[rank]?.bit ?? 0) & (32 | 16) ? 40 - rank : 90 - rank;
+  if (bits & ABSENT_BIT) return status === FAILED ? 20 : 10;
+  return 0;
+}
