@@ -1,0 +1,1 @@
+"""Where numbers become answers; no torch."""

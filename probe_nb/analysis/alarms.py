@@ -1,0 +1,193 @@
+"""Which single records are alarming, and which only look it.
+
+Three things look like a fault and are none:
+
+* -Inf in an *input* whose call gave a finite output: attention masks are made of it.
+* The lowest finite number of a dtype in forward values whose positive side is nowhere near the
+  limit: the other way of writing a mask (`torch.finfo(dtype).min`).
+* A non-finite gradient under a `GradScaler`: it probes the range on purpose, skips that step and
+  halves the scale. Steps of that kind are counted apart (`ScalerSteps`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probe_nb.store.table import Arrays
+from probe_nb.terms import DIRECTIONS, ROLES
+
+LIMITS: Final[dict[str, tuple[int, int, float]]] = {
+    "float64": (-1074, 1023, 1.7976931348623157e308),
+    "float32": (-149, 127, 3.4028234663852886e38),
+    "bfloat16": (-133, 127, 3.3895313892515355e38),
+    "float16": (-24, 15, 65504.0),
+    "float8_e5m2": (-16, 15, 57344.0),
+    "float8_e4m3fn": (-9, 8, 448.0),
+}
+"""Exponents of the smallest subnormal and of the largest number, and the largest number itself."""
+
+HEADROOM: Final = 0.25
+"""Overflow risk: above this share of the dtype's largest number, so two doublings from infinity.
+
+`GradScaler` doubles its scale as it grows, and a sum of four such values overflows. (Mixed
+precision training asks for scaled values below the largest number at all times: Micikevicius et
+al., ICLR 2018, section 3.2.) The float8 types are left out: their scaling recipes place the largest
+value at the limit on purpose.
+"""
+
+KINDS: Final = ("nan", "posinf", "neginf", "bad", "saturated", "risk")
+"""`bad` is any of the first three."""
+
+_INPUT: Final = ROLES.index("input")
+_OUTPUT: Final = ROLES.index("output")
+_BACKWARD: Final = DIRECTIONS.index("backward")
+_RANGED: Final = [ROLES.index(r) for r in ("output", "grad_output", "grad_input", "param_grad")]
+"""Roles whose range is judged; an input was an output before, and masks come in as inputs."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What `find` says of a block, one value per record.
+
+    Attributes:
+        bad_count: Non-finite elements.
+        quiet: Non-finite on purpose.
+        loud: Non-finite and not on purpose.
+        scaled: A gradient that was measured under a loss scale.
+        of_kind: The alarming records of each kind.
+    """
+
+    bad_count: NDArray[np.int64]
+    quiet: NDArray[np.bool_]
+    loud: NDArray[np.bool_]
+    scaled: NDArray[np.bool_]
+    of_kind: dict[str, NDArray[np.intp]]
+
+
+def find(
+    block: Arrays,
+    role: NDArray[np.int8],
+    direction: NDArray[np.int8],
+    module: NDArray[np.int32],
+    limits: NDArray[np.float64],
+) -> Found:
+    """Judge each record of a block by itself and by the other records of its call.
+
+    Args:
+        block: Records.
+        role: Code of each site.
+        direction: Code of each site.
+        module: Number of the module of each site.
+        limits: Largest finite value, one per dtype code.
+    """
+    site = block["site"]
+    nan, pos, neg = (np.maximum(block[f"{n}_count"], 0) for n in ("nan", "posinf", "neginf"))
+    bad_count = nan + pos + neg
+    bad = bad_count > 0
+    scaled = (direction[site] == _BACKWARD) & ~np.isnan(block["loss_scale"])
+    quiet = np.zeros(len(site), np.bool_)
+    if bad.any():
+        quiet = _masks(block, role[site], module[site], bad, bad & (nan + pos == 0))
+    loud = bad & ~quiet
+    alarm = loud & ~scaled
+    ranged = np.isin(role[site], _RANGED) & ~scaled
+    saturated, risk = _range(block, limits[block["dtype"]], direction[site] == _BACKWARD)
+    of_kind = {
+        "nan": alarm & (nan > 0),
+        "posinf": alarm & (pos > 0) & (nan == 0),
+        "neginf": alarm & (nan + pos == 0),
+        "bad": alarm,
+        "saturated": saturated & ranged,
+        "risk": risk & ranged & ~saturated,
+    }
+    rows = {kind: np.flatnonzero(mask) for kind, mask in of_kind.items()}
+    return Found(bad_count, quiet, loud, scaled, rows)
+
+
+def _masks(
+    block: Arrays,
+    role: NDArray[np.int8],
+    module: NDArray[np.int32],
+    bad: NDArray[np.bool_],
+    only_neginf: NDArray[np.bool_],
+) -> NDArray[np.bool_]:
+    """Tell which inputs hold -Inf and nothing worse, and did no harm to their call's output."""
+    masks: NDArray[np.bool_] = only_neginf & (role == _INPUT)
+    harmed = np.flatnonzero(bad & (role == _OUTPUT))
+    if masks.any() and len(harmed):
+        call = _calls(block, module)
+        masks &= ~np.isin(call, call[harmed])
+    return masks
+
+
+def _calls(block: Arrays, module: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Return one number per record that is the same for the records of one call."""
+    number = module.astype(np.int64)
+    for name in ("rank", "step", "micro_step", "call"):
+        values = block[name].astype(np.int64)
+        lowest = int(values.min())
+        number = number * (int(values.max()) - lowest + 1) + (values - lowest)
+    return number
+
+
+def _range(
+    block: Arrays, limit: NDArray[np.float64], backward: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Tell which records reach the largest number of their dtype, and which come near."""
+    near = HEADROOM * limit
+    at_limit = block["at_max_count"] > 0
+    mask = at_limit & ~backward & (block["min"] <= -limit) & ~(block["max"] >= near)
+    narrow = limit < LIMITS["float8_e5m2"][2] + 1
+    saturated = at_limit & (~mask | narrow)
+    return saturated, (block["absmax"] >= near) & ~mask & ~narrow
+
+
+@dataclass
+class ScalerSteps:
+    """The steps whose gradients were measured under a loss scale.
+
+    Attributes:
+        last: The last of them, -1 if there is none.
+        overflowed: Those with a non-finite gradient, rising.
+        streak: How many of them in a row, up to the last one, overflowed.
+        row, site: The first non-finite gradient of the streak.
+        scale: Its loss scale.
+    """
+
+    last: int = -1
+    overflowed: list[int] = field(default_factory=list)
+    streak: int = 0
+    row: int = -1
+    site: int = -1
+    scale: float = np.nan
+
+    def add(self, block: Arrays, found: Found, first_row: int) -> None:
+        """Take in the scaled gradients of a block."""
+        rows = np.flatnonzero(found.scaled)
+        if not len(rows):
+            return
+        bad_rows = rows[found.loud[rows]]
+        step: Any = block["step"]
+        bad = dict.fromkeys(step[bad_rows].tolist())
+        for each in np.unique(step[rows]).tolist():
+            self._step(each, bad=each in bad)
+        if self.streak and len(bad_rows):
+            start = self.overflowed[-self.streak]
+            inside = bad_rows[step[bad_rows] >= start]
+            if self.row < 0 and len(inside):
+                row = inside[np.lexsort((block["order"][inside], step[inside]))[0]]
+                self.row, self.site = first_row + int(row), int(block["site"][row])
+                self.scale = float(block["loss_scale"][row])
+
+    def _step(self, step: int, *, bad: bool) -> None:
+        again = step == self.last
+        self.last = max(step, self.last)
+        if bad and not (again and self.overflowed[-1:] == [step]):
+            self.overflowed.append(step)
+            self.streak += 1
+        elif not bad and not again:
+            self.streak, self.row, self.site = 0, -1, -1

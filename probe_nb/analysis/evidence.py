@@ -1,0 +1,96 @@
+"""What speaks for a birth: the counts of the culprit, and the other side of its call."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probe_nb.analysis.tally import First, Tally
+from probe_nb.analysis.words import place, plural
+from probe_nb.store.table import Arrays
+from probe_nb.terms import COUNTS, ROLES, STATISTICS
+
+_SOURCES: Final = {
+    "output": ("input", "the inputs of this call"),
+    "grad_input": ("grad_output", "the gradient that arrived"),
+    "param_grad": ("grad_output", "the gradient that arrived"),
+}
+_FROM_OUTSIDE: Final = {
+    "param": "the parameter held it before the forward: look at the last optimizer step",
+    "input": "no watched module gave it out: it arose in the code between modules",
+    "root input": "the model was fed with it",
+}
+_COUNTED: Final = (("nan_count", "NaN"), ("posinf_count", "+Inf"), ("neginf_count", "-Inf"))
+
+
+def record(tally: Tally, row: int) -> Any:
+    """Return one record with its dtype and shape spelled out."""
+    whole, tables = tally.columns.arrays(), tally.columns.tables
+    values = {n: whole[n][row].item() for n in ("step", "numel", *STATISTICS, *COUNTS)}
+    values["dtype"] = tables.dtypes.values[whole["dtype"][row]]
+    values["shape"] = tables.shapes.values[whole["shape"][row]]
+    return SimpleNamespace(**values)
+
+
+def counted(numbers: Any) -> str:
+    """Write the non-finite elements of a record: `3 NaN and 1 +Inf of 4,096 elements`."""
+    found = [(getattr(numbers, name), word) for name, word in _COUNTED]
+    parts = [f"{count:,} {word}" for count, word in found if count > 0]
+    return f"{' and '.join(parts)} of {plural(numbers.numel, 'element')}"
+
+
+def birth(tally: Tally, first: First, name: str) -> str:
+    """Say how much of the culprit is non-finite and whether what it was made from was finite."""
+    whole = tally.columns.arrays()
+    parts = [counted(record(tally, first.row))]
+    parts.append(_origin(tally, whole, first))
+    inf = tally.firsts.get("posinf") or tally.firsts.get("neginf")
+    if name == "NaN" and inf is not None and inf.before(first):
+        parts.append(f"Inf came before it, at step {inf.step} in {place(tally, inf.site)}")
+    return "; ".join(part for part in parts if part)
+
+
+def _origin(tally: Tally, whole: Arrays, first: First) -> str:
+    site = tally.columns.tables.sites.values[first.site]
+    if site.role == "grad_output":
+        return _backward(tally, first)
+    if site.role not in _SOURCES:
+        return _FROM_OUTSIDE.get("root input" if not site.module else site.role, "")
+    return _other_side(tally, whole, first)
+
+
+def _other_side(tally: Tally, whole: Arrays, first: First) -> str:
+    """Say whether what the culprit was made from, in the same call, was finite."""
+    role, words = _SOURCES[tally.columns.tables.sites.values[first.site].role]
+    rows = same_call(tally, first, role)
+    if not len(rows):
+        return f"{words} were not recorded" if role == "input" else ""
+    bad = sum(np.maximum(whole[name][rows], 0).sum() for name, _ in _COUNTED)
+    be = "were" if role == "input" else "was"
+    if bad:
+        return f"{words} {be} not finite either ({plural(int(bad), 'element')})"
+    return f"{words} {be} finite, so it was born here"
+
+
+def _backward(tally: Tally, first: First) -> str:
+    """Say whether the forward of that step was finite."""
+    bad = tally.first_step["bad"]
+    forward = (tally.direction == 0) & (bad >= 0) & (bad <= first.step)
+    if forward.any():
+        return "the forward was not finite either"
+    return "every forward value was finite, so it was born in the backward pass"
+
+
+def same_call(tally: Tally, first: First, role: str) -> NDArray[np.intp]:
+    """Return the rows of the other side of the culprit's call."""
+    sites = (tally.module == tally.module[first.site]) & (tally.role == ROLES.index(role))
+    whole = tally.columns.arrays()
+    near: NDArray[np.intp] = np.flatnonzero(whole["step"] == first.step)
+    same = sites[whole["site"][near]]
+    for name in ("rank", "micro_step", "call"):
+        same &= whole[name][near] == whole[name][first.row]
+    rows: NDArray[np.intp] = near[same]
+    return rows

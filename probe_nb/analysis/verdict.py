@@ -1,0 +1,282 @@
+"""The worst finding of a run, in words, and the badges of its sites.
+
+The order of gravity: NaN, +Inf, -Inf; then values clipped at the largest number of their dtype,
+values close to it, exploding, vanishing and dead gradients or outputs. Of one kind the first in
+execution order is named, for what follows from it is no news.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probe_nb.analysis import evidence, trends
+from probe_nb.analysis.alarms import HEADROOM, LIMITS
+from probe_nb.analysis.tally import First, Tally
+from probe_nb.analysis.words import number, place, plural, steps_of
+from probe_nb.store.columns import Columns
+from probe_nb.terms import STATUS_CODE, RunInfo
+
+Kind = Literal["bad", "warn", "ok", "empty"]
+
+NAN: Final = 1
+INF: Final = 2
+SATURATED: Final = 4
+RISK: Final = 8
+DEAD: Final = 16
+VANISHING: Final = 32
+EXPLODING: Final = 64
+ABSENT: Final = 128
+DOWNSTREAM: Final = 256
+
+_PATIENCE: Final = 5
+"""Overflowing steps in a row that a `GradScaler` may take to find its scale."""
+
+_NON_FINITE: Final = (("nan", "NaN"), ("posinf", "+Inf"), ("neginf", "-Inf"))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The headline of a run.
+
+    Attributes:
+        kind: `bad`, `warn`, `ok`, or `empty` when there is nothing to judge.
+        sentence: What is the matter and where.
+        detail: How many elements, whether it was born there, what it reached; may be empty.
+        site: Number of the site that the sentence is about.
+        row: Number of its record.
+    """
+
+    kind: Kind
+    sentence: str
+    detail: str = ""
+    site: int | None = None
+    row: int | None = None
+
+
+def verdict(columns: Columns, info: RunInfo | None = None) -> Verdict:
+    """Judge all records; `info` lets an empty run say why it is empty.
+
+    >>> verdict(Columns()).kind
+    'empty'
+    """
+    tally = Tally(columns)
+    tally.read()
+    return Judge(tally).verdict(info)
+
+
+def badges(columns: Columns) -> NDArray[np.int64]:
+    """Return the badge bits of each site."""
+    tally = Tally(columns)
+    tally.read()
+    return Judge(tally).badges()
+
+
+class Judge:
+    """Turns a tally into a verdict and badges; keeps the wording of what cannot change."""
+
+    def __init__(self, tally: Tally) -> None:
+        """Judge this tally, now and whenever it has read more."""
+        self.tally = tally
+        self._worded: dict[First, str] = {}
+        self._at = -1
+        self._trends: dict[int, NDArray[np.bool_]] = {}
+
+    def verdict(self, info: RunInfo | None = None) -> Verdict:
+        """Return the worst finding so far."""
+        tally = self.tally
+        if not tally.rows:
+            return _empty(info)
+        for kind, name in _NON_FINITE:
+            if kind in tally.firsts:
+                return self._non_finite(name, tally.firsts[kind])
+        return self._scaler() or self._range() or self._trend() or self._fine()
+
+    def badges(self) -> NDArray[np.int64]:
+        """Return the badge bits of each site."""
+        tally, latest = self.tally, self.tally.latest
+        loud = ~latest["quiet"]
+        nan = (tally.first_step["nan"] >= 0) | (latest["nan_count"] > 0)
+        inf = (tally.first_step["posinf"] >= 0) | (tally.first_step["neginf"] >= 0)
+        inf |= loud & ((latest["posinf_count"] > 0) | (latest["neginf_count"] > 0))
+        bits = NAN * nan + INF * inf
+        bits += SATURATED * (tally.first_step["saturated"] >= 0)
+        bits += RISK * (tally.first_step["risk"] >= 0)
+        for bit, which in self._found_trends().items():
+            bits += bit * which
+        bits += ABSENT * ((latest["status"] != STATUS_CODE["ok"]) & (latest["row"] >= 0))
+        bits += DOWNSTREAM * self._downstream()
+        return bits.astype(np.int64)
+
+    def culprit(self) -> First | None:
+        """Return the first record of the gravest non-finite kind."""
+        return next((self.tally.firsts[k] for k, _ in _NON_FINITE if k in self.tally.firsts), None)
+
+    # -- non-finite ------------------------------------------------------------------------------
+
+    def _downstream(self) -> NDArray[np.bool_]:
+        """Tell which sites turned non-finite after the culprit did."""
+        tally, first = self.tally, self.culprit()
+        if first is None:
+            return np.zeros(tally.sites, np.bool_)
+        step, order = tally.first_step["bad"], tally.first_order["bad"]
+        after: NDArray[np.bool_] = (step > first.step) | ((step == first.step) & (order > first.order))
+        after[first.site] = False
+        after &= step >= 0
+        return after
+
+    def _non_finite(self, name: str, first: First) -> Verdict:
+        tally = self.tally
+        if first not in self._worded:
+            self._worded[first] = evidence.birth(tally, first, name)
+        detail = self._worded[first]
+        after = int(self._downstream().sum())
+        if after:
+            detail += f"; {plural(after, 'site')} of {tally.sites} turned NaN or Inf after it"
+        sentence = f"{name} first appeared at step {first.step} in {place(tally, first.site)}"
+        return Verdict("bad", sentence, detail, first.site, first.row)
+
+    def _scaler(self) -> Verdict | None:
+        """Return a finding if the gradients overflow under the loss scale, and go on doing so."""
+        scaler = self.tally.scaler
+        if not scaler.streak or scaler.row < 0:
+            return None
+        where = place(self.tally, scaler.site)
+        bad = scaler.streak >= _PATIENCE
+        sentence = (
+            f"gradients overflowed under the loss scale in the last {plural(scaler.streak, 'step')}"
+            f", first in {where}"
+        )
+        detail = f"the loss scale was {number(scaler.scale)}; GradScaler skips such steps"
+        if bad:
+            detail += ", but a scale that does not settle means that the gradients are not finite"
+        return Verdict(
+            "bad" if bad else "warn", _capital(sentence), detail, scaler.site, scaler.row
+        )
+
+    # -- range and trends ------------------------------------------------------------------------
+
+    def _range(self) -> Verdict | None:
+        tally = self.tally
+        for kind in ("saturated", "risk"):
+            first = tally.firsts.get(kind)
+            if first is None:
+                continue
+            record = evidence.record(tally, first.row)
+            limit = LIMITS.get(record.dtype, (0, 0, record.absmax))[2]
+            where = f"at step {first.step} in {place(tally, first.site)}"
+            others = int((tally.first_step[kind] >= 0).sum()) - 1
+            detail = f"; the same in {plural(others, 'other site')}" if others else ""
+            if kind == "saturated":
+                sentence = f"Values stuck at the largest {record.dtype} number {where}"
+                detail = (
+                    f"{record.at_max_count:,} of {record.numel:,} elements are {number(limit)} in "
+                    f"magnitude: what was larger has been clipped{detail}"
+                )
+            else:
+                sentence = f"Values close to the end of the {record.dtype} range {where}"
+                detail = (
+                    f"largest |value| {number(record.absmax)}, {record.absmax / limit:.0%} of "
+                    f"{number(limit)} (alarm from {HEADROOM:.0%}){detail}"
+                )
+            return Verdict("warn", sentence, detail, first.site, first.row)
+        return None
+
+    def _found_trends(self) -> dict[int, NDArray[np.bool_]]:
+        """Return which sites are exploding, vanishing, dead; computed once per reading."""
+        if self._at != self.tally.rows:
+            rules = (
+                (EXPLODING, trends.exploding),
+                (VANISHING, trends.vanishing),
+                (DEAD, trends.dead),
+            )
+            self._trends = {bit: rule(self.tally) for bit, rule in rules}
+            self._at = self.tally.rows
+        return self._trends
+
+    def _trend(self) -> Verdict | None:
+        tally, latest = self.tally, self.tally.latest
+        for bit, which in self._found_trends().items():
+            sites = np.flatnonzero(which)
+            if not len(sites):
+                continue
+            if bit == EXPLODING:
+                site = int(sites[np.argmax(latest["absmax"][sites])])
+            else:
+                site = int(sites[np.argmin(latest["order"][sites])])
+            detail = self._trend_detail(bit, site)
+            if len(sites) > 1:
+                detail += f"; the same in {plural(len(sites) - 1, 'other site')}"
+            word = {EXPLODING: "Exploding", VANISHING: "Vanishing", DEAD: "Nothing but zeros"}[bit]
+            sentence = f"{word} in {place(tally, site)}"
+            return Verdict("warn", sentence, detail, site, int(latest["row"][site]))
+        return None
+
+    def _trend_detail(self, bit: int, site: int) -> str:
+        tally = self.tally
+        absmax, step = number(tally.latest["absmax"][site]), int(tally.latest["step"][site])
+        if bit == DEAD:
+            return f"in each of the last {trends.LASTING} steps it was seen in, up to step {step}"
+        if bit == VANISHING:
+            return (
+                f"largest |value| {absmax} at step {step}, and under {trends.VANISHED:g} for the "
+                f"last {trends.LASTING} steps while gradients elsewhere are a million times larger"
+            )
+        return (
+            f"largest |value| {absmax} at step {step}; if a GradScaler is in use, pass it as "
+            "`scaler=`"
+        )
+
+    # -- nothing to complain about ---------------------------------------------------------------
+
+    def _fine(self) -> Verdict:
+        tally, latest = self.tally, self.tally.latest
+        what = f"{steps_of(len(tally.all_steps))}, {plural(len(tally.modules), 'module')}"
+        absmax = latest["absmax"]
+        if np.isnan(absmax).all():
+            return Verdict("ok", f"{what}, no NaN or Inf", "no statistics: see the status column")
+        largest = int(np.nanargmax(absmax))
+        sentence = (
+            f"{what}, no NaN or Inf; largest |value| {number(absmax[largest])} in "
+            f"{place(tally, largest)}"
+        )
+        return Verdict(
+            "ok", sentence, "; ".join(self._notes()), largest, int(latest["row"][largest])
+        )
+
+    def _notes(self) -> list[str]:
+        notes = []
+        quiet = int(self.tally.latest["quiet"].sum())
+        if quiet:
+            notes.append(f"-Inf in {plural(quiet, 'input')} whose output is finite (a mask)")
+        overflowed = len(self.tally.scaler.overflowed)
+        if overflowed:
+            steps = steps_of(overflowed)
+            notes.append(f"gradients overflowed under the loss scale in {steps}, and recovered")
+        return notes
+
+
+def _empty(info: RunInfo | None) -> Verdict:
+    """Say why nothing was recorded."""
+    if info is None:
+        return Verdict("empty", "Nothing was recorded")
+    reasons: dict[str, int] = {}
+    for each in info.unobserved:
+        reason = each.get("reason", "")
+        reasons[reason] = reasons.get(reason, 0) + 1
+    listed = sorted(reasons.items(), key=lambda item: -item[1])[:3]
+    why = "; ".join(f"{plural(count, 'module')}: {reason}" for reason, count in listed if reason)
+    if info.ended == "open":
+        names = ", ".join(info.models) or "the model"
+        return Verdict("empty", f"Nothing recorded yet: waiting for a forward of {names}", why)
+    if info.config.get("steps"):
+        why = why or f"only the steps {info.config['steps']} were asked for"
+    why = why or "no forward of the model ran inside the watch"
+    return Verdict("empty", "Nothing was recorded", why)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

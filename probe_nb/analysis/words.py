@@ -1,0 +1,76 @@
+"""Numbers and places as a person reads them; a small number is never rounded to 0."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from probe_nb.terms import Site, shown
+
+if TYPE_CHECKING:
+    from probe_nb.analysis.tally import Tally
+
+_ROLES: Final = {
+    "input": "forward input",
+    "output": "forward output",
+    "param": "parameter",
+    "buffer": "buffer",
+    "grad_output": "gradient of the output",
+    "grad_input": "gradient of the input",
+    "param_grad": "gradient of the parameter",
+    "update": "update of the parameter",
+    "state": "optimizer state",
+}
+
+
+def number(value: float) -> str:
+    """Write a number with four significant digits, exponents where they read better.
+
+    >>> [number(v) for v in (0.0, -0.0, 1e-9, 31.96, 65504.0, 1e300, math.inf, math.nan)]
+    ['0', '0', '1e-09', '31.96', '65504', '1e+300', '+Inf', 'NaN']
+    """
+    value = float(value)
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    if value == 0:
+        return "0"
+    if value == int(value) and abs(value) < 1e5:  # noqa: PLR2004 - five digits read at a glance
+        return str(int(value))
+    return f"{value:.4g}"
+
+
+def plural(count: int, noun: str) -> str:
+    """Write a count and its noun.
+
+    >>> plural(1, "site"), plural(1200, "site")
+    ('1 site', '1,200 sites')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def steps_of(count: int) -> str:
+    """Write a number of steps."""
+    return plural(count, "step")
+
+
+def tensor(site: Site) -> str:
+    """Write which tensor of its module a site is: role, and leaf where it tells something."""
+    role = _ROLES[site.role]
+    return role if site.leaf in {"", "0"} else f"{role} {site.leaf}"
+
+
+def module(site: Site, *, several: bool) -> str:
+    """Write a module path, with the model's name where there are several."""
+    path = shown(site.module)
+    if site.api:
+        path = f"{path}, {site.api}"
+    return f"{site.model}: {path}" if several else path
+
+
+def place(tally: Tally, site: int) -> str:
+    """Write where a site is: `layers.7 (forward output)`."""
+    each = tally.columns.tables.sites.values[site]
+    several = len({model for model, _ in tally.modules}) > 1
+    return f"{module(each, several=several)} ({tensor(each)})"

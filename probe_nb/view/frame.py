@@ -1,0 +1,188 @@
+"""A run as the inspector's front end reads it: two JSON texts and a block of bytes.
+
+Statistics travel as bytes, because JSON has neither NaN nor infinity and stacks disagree on what to
+write instead. `FrameBuilder` reads each record once, so that an update costs the same after an
+hour as after a minute.
+
+The frame, little endian; each block starts on a multiple of 8 bytes:
+
+    uint32  [8]     magic, version 1, R rows, C columns, S steps, N histogram entries, 0, 0
+    float64 [C][R]  the columns of `COLUMNS`: the latest record of each site
+    float64 [R][S]  absmax per step, oldest first; NaN absent, +Inf where it was not finite
+    uint32  [R+1]   where each row's histogram begins
+    uint16  [N]     bins: exponent + 127, plus 256 for negative values
+    float32 [N]     counts
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probe_nb.analysis.alarms import LIMITS
+from probe_nb.analysis.tally import Tally
+from probe_nb.analysis.verdict import Judge, Verdict
+from probe_nb.store.columns import Columns
+from probe_nb.terms import COUNTS, STATISTICS, RunInfo
+
+MAGIC: Final = 0x31424E50
+VERSION: Final = 1
+COLUMNS: Final = (
+    *("order", "step", "calls", "numel", *STATISTICS, *COUNTS),
+    *("status", "badges", "first_bad_step"),
+)
+_LISTED: Final = 100
+"""Unobserved modules and notices that are sent; the rest is counted."""
+
+
+class FrameBuilder:
+    """Keeps the state that a front end needs and writes it down.
+
+    Cost: under 2 ms per update at 2,000 sites, apart from the first.
+    """
+
+    def __init__(self, columns: Columns, info: RunInfo) -> None:
+        """Build frames of these records."""
+        self.tally = Tally(columns)
+        self.judge = Judge(self.tally)
+        self._info = info
+        self._lines: list[str] = []
+        self._keys: NDArray[np.int64] = np.empty((3, 0), np.int64)
+
+    def update(self) -> tuple[str | None, str, bytes]:
+        """Read what is new; return the sites if they changed, the status and the frame."""
+        self.tally.read()
+        changed = self._describe()
+        return self.sites() if changed else None, self.status(), self.frame()
+
+    def verdict(self) -> Verdict:
+        """Return the headline of what was read."""
+        return self.judge.verdict(self._info)
+
+    # -- sites -----------------------------------------------------------------------------------
+
+    def sites(self, rows: NDArray[np.intp] | None = None) -> str:
+        """Return what each row is, as JSON; of the chosen rows only, in their order."""
+        lines = self._lines if rows is None else [self._lines[row] for row in rows]
+        return f'{{"version":{VERSION},"rows":[{",".join(lines)}]}}'
+
+    def _describe(self) -> bool:
+        """Write the lines of new sites, and of those whose dtype, shape or device changed."""
+        latest, tables = self.tally.latest, self.tally.columns.tables
+        keys = np.stack([latest["dtype"], latest["shape"], latest["device"]])
+        old = self._keys.shape[1]
+        changed = np.append(
+            (keys[:, :old] != self._keys).any(axis=0), np.ones(len(keys[0]) - old, bool)
+        )
+        self._lines += [""] * (len(keys[0]) - old)
+        for row in np.flatnonzero(changed).tolist():
+            site, (dtype, shape, device) = tables.sites.values[row], keys[:, row].tolist()
+            line: dict[str, Any] = {
+                "model": site.model,
+                "module": site.module,
+                "type": site.type,
+                "role": site.role,
+                "direction": site.direction,
+                "leaf": site.leaf,
+                "dtype": tables.dtypes.values[dtype] if dtype >= 0 else "",
+                "shape": list(tables.shapes.values[shape]) if shape >= 0 else [],
+                "device": tables.devices.values[device] if device >= 0 else "",
+            }
+            self._lines[row] = json.dumps(line, separators=(",", ":"), allow_nan=False)
+        self._keys = keys
+        return bool(changed.any()) or not old
+
+    # -- status ----------------------------------------------------------------------------------
+
+    def status(self, rows: NDArray[np.intp] | None = None, truncated: str | None = None) -> str:
+        """Return the headline and what goes with it, as JSON; its row counts in the chosen rows."""
+        info, tally, verdict = self._info, self.tally, self.verdict()
+        row = verdict.site
+        if row is not None and rows is not None:
+            found = np.flatnonzero(rows == row)
+            row = int(found[0]) if len(found) else None
+        status = {
+            "version": VERSION,
+            "title": title(info),
+            "open": info.ended == "open",
+            "ended": info.ended,
+            "headline": {
+                "kind": verdict.kind,
+                "text": verdict.sentence,
+                "detail": verdict.detail,
+                "row": row,
+            },
+            "step": int(tally.steps[-1]) if len(tally.steps) else -1,
+            "steps": len(tally.all_steps),
+            "records": tally.rows,
+            "modules": len(tally.modules),
+            "unobserved": _unobserved(info),
+            "notices": [str(each) for each in info.notices[:_LISTED]],
+            "truncated": truncated,
+            "stat_names": list(COLUMNS),
+            "spark": "absmax",
+            "dtype_limits": {name: list(limits) for name, limits in LIMITS.items()},
+        }
+        return json.dumps(status, separators=(",", ":"), allow_nan=False)
+
+    # -- frame -----------------------------------------------------------------------------------
+
+    def frame(self, rows: NDArray[np.intp] | None = None) -> bytes:
+        """Return the numbers; of the chosen rows only, in their order."""
+        tally = self.tally
+        if rows is None:
+            rows = np.arange(tally.sites)
+        latest = {
+            **tally.latest,
+            "badges": self.judge.badges(),
+            "first_bad_step": tally.first_step["bad"],
+        }
+        values = np.empty((len(COLUMNS), len(rows)), "<f8")
+        for number, name in enumerate(COLUMNS):
+            values[number] = latest[name][rows]
+        spark = tally.peaks[rows].astype("<f8", copy=False)
+        offsets, bins, counts = _cut(tally, rows)
+        head = np.zeros(8, "<u4")
+        head[:6] = (MAGIC, VERSION, len(rows), len(COLUMNS), spark.shape[1], len(bins))
+        blocks = (
+            head,
+            values,
+            spark,
+            offsets.astype("<u4"),
+            bins.astype("<u2"),
+            counts.astype("<f4"),
+        )
+        return b"".join(_padded(np.ascontiguousarray(block).tobytes()) for block in blocks)
+
+
+def title(info: RunInfo) -> str:
+    """Return what was watched: `model · ConvNet`."""
+    return ", ".join(f"{name} · {kind}" for name, kind in info.models.items()) or info.name
+
+
+def _unobserved(info: RunInfo) -> list[dict[str, str]]:
+    listed = [
+        {"module": str(each.get("module", "")), "reason": str(each.get("reason", ""))}
+        for each in info.unobserved[:_LISTED]
+    ]
+    left = len(info.unobserved) - len(listed)
+    if left > 0:
+        listed.append({"module": "…", "reason": f"{left:,} more modules; see run.coverage()"})
+    return listed
+
+
+def _cut(
+    tally: Tally, rows: NDArray[np.intp]
+) -> tuple[NDArray[np.int64], NDArray[np.uint16], NDArray[np.float32]]:
+    """Return the histograms of the chosen rows, end to end, and where each begins."""
+    sizes = tally.hist_size[rows]
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    index = np.arange(int(offsets[-1])) + np.repeat(tally.hist_start[rows] - offsets[:-1], sizes)
+    return offsets, tally.hist_bins[index], tally.hist_counts[index]
+
+
+def _padded(block: bytes) -> bytes:
+    return block + bytes(-len(block) % 8)

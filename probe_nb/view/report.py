@@ -1,0 +1,160 @@
+"""The report: one piece of HTML that carries its data and the inspector itself.
+
+The plain table comes first. A script then unpacks the bundle of the live inspector, which lies in
+an attribute beside the data, and mounts it on a stand-in for the widget's model; only when that
+has worked does the table hide. Where scripts or blobs are forbidden, the table simply stays.
+
+All that is embedded is base64 in attributes: no name of a module can end the script, and a
+sanitiser that drops the tags but keeps their text leaves next to nothing behind.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import secrets
+from functools import lru_cache
+from html import escape
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probe_nb.analysis.words import plural
+from probe_nb.view import BUNDLE, html, text
+from probe_nb.view.frame import FrameBuilder, title
+from probe_nb.view.rows import worst_first
+
+if TYPE_CHECKING:
+    from probe_nb.run import Run
+
+LIMIT: Final = 200_000
+"""Bytes that a report should stay under; rows are left out until it does."""
+
+ROWS: Final = (300, 200, 100, 50, 20)
+"""Rows to embed: the first number that fits."""
+
+_SCRIPT: Final = """\
+const inflate = async (base64) => {
+  const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).arrayBuffer();
+};
+const mount = async (report) => {
+  const [plain, data, host] = report.children;
+  const code = await inflate(data.dataset.code);
+  const url = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
+  const module = await import(url);
+  URL.revokeObjectURL(url);
+  const state = JSON.parse(new TextDecoder().decode(await inflate(data.dataset.state)));
+  state.frame = new DataView(await inflate(data.dataset.frame));
+  const nothing = () => {};
+  const model = { get: (key) => state[key], set: nothing, save_changes: nothing, send: nothing,
+    on: nothing, off: nothing };
+  const widget = typeof module.default === "function" ? await module.default() : module.default;
+  host.hidden = false;
+  try {
+    await widget.render({ model, el: host });
+    plain.hidden = true;
+  } catch (error) {
+    host.hidden = true;
+    throw error;
+  }
+};
+for (const report of document.querySelectorAll('[data-probe-nb="@"]:not([data-mounted])')) {
+  report.dataset.mounted = "";
+  mount(report).catch((error) => console.warn("probe_nb: the plain table stays", error));
+}
+"""
+
+
+def bundle(run: Run) -> dict[str, str]:
+    """Return the report for every kind of reader: `text/html` and `text/plain`."""
+    run.flush()
+    return bundle_of(_built(run))
+
+
+def html_page(run: Run) -> str:
+    """Return the report as a whole HTML page, to write to a file or to send."""
+    run.flush()
+    builder = _built(run)
+    name = escape(title(run.info) or "probe_nb")
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{name}</title>\n'
+        '<meta name="color-scheme" content="light dark"></head>\n'
+        f"<body>\n{fragment(builder)}</body>\n</html>\n"
+    )
+
+
+def bundle_of(builder: FrameBuilder) -> dict[str, str]:
+    """Return the report of a builder that has read its run."""
+    return {"text/html": fragment(builder), "text/plain": text.lines_of(builder)}
+
+
+def fragment(builder: FrameBuilder) -> str:
+    """Return the plain table and, if the front end was built and there is data, the inspector."""
+    plain = f"<div>\n{html.static(builder)}\n</div>"
+    code = _code()
+    if code is None or not builder.tally.rows:
+        return f"<div>{plain}</div>\n"
+    key = secrets.token_hex(6)
+    state, frame = _embedded(builder, LIMIT - len(plain) - len(code) - len(_SCRIPT))
+    data = f'<span hidden data-code="{code}" data-state="{state}" data-frame="{frame}"></span>'
+    script = f'<script type="module">\n{_SCRIPT.replace("@", key)}</script>'
+    return f'<div data-probe-nb="{key}">{plain}{data}<div hidden></div></div>\n{script}\n'
+
+
+def _built(run: Run) -> FrameBuilder:
+    builder = FrameBuilder(run.columns, run.info)
+    builder.update()
+    return builder
+
+
+def _embedded(builder: FrameBuilder, room: int) -> tuple[str, str]:
+    """Return state and frame of as many rows as fit, packed."""
+    state = frame = ""
+    for limit in ROWS:
+        rows, note = _chosen(builder, limit)
+        texts = {"sites": builder.sites(rows), "status": builder.status(rows, note)}
+        state = _packed(json.dumps(texts).encode())
+        frame = _packed(builder.frame(rows))
+        if len(state) + len(frame) <= room:
+            break
+    return state, frame
+
+
+def _chosen(builder: FrameBuilder, limit: int) -> tuple[NDArray[np.intp], str | None]:
+    """Return the rows to embed in execution order (half worst, half first), and what is missing."""
+    worst = worst_first(builder)
+    if len(worst) <= limit:
+        return np.sort(worst), None
+    first = worst[np.argsort(builder.tally.latest["order"][worst], kind="stable")]
+    chosen = dict.fromkeys([*worst[: limit // 2].tolist(), *first.tolist()])
+    rows = np.sort(np.array(list(chosen)[:limit], np.intp))
+    left = plural(len(worst) - limit, "row")
+    return rows, f"{left} of {len(worst):,} left out: the worst and the first are here"
+
+
+def _packed(data: bytes) -> str:
+    return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode()
+
+
+def _code() -> str | None:
+    """Return the front end, packed; None if it was not built."""
+    try:
+        return _packed_file(BUNDLE.stat().st_mtime_ns)
+    except OSError:
+        return None
+
+
+@lru_cache(maxsize=1)
+def _packed_file(_changed: int) -> str:
+    return _packed(BUNDLE.read_bytes())
+
+
+def line(builder: FrameBuilder) -> dict[str, Any]:
+    """Return the headline alone, for a place that another report took over from."""
+    found = builder.verdict()
+    sentence = f"{html.SIGNS[found.kind]} {found.sentence}"
+    return {"text/html": f"<p>{escape(sentence)}</p>", "text/plain": sentence}

@@ -1,0 +1,178 @@
+"""The rows of a static table: worst first, everything already text.
+
+A row that found something shows the record where it first happened, any other the latest one: the
+`step` column says which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probe_nb.analysis import verdict as v
+from probe_nb.analysis.words import module, number, tensor
+from probe_nb.terms import COUNTS, ROLES, STATISTICS, STATUSES
+from probe_nb.view.frame import FrameBuilder
+
+ABSENT: Final = "\N{EN DASH}"
+_TIMES: Final = "\N{MULTIPLICATION SIGN}"
+_BARS: Final = "▁▂▃▄▅▆▇█"
+_WIDTH: Final = 16
+_NAMES: Final = ("step", "numel", *STATISTICS, *COUNTS, "status")
+
+FINDINGS: Final = (
+    (v.SATURATED, "! saturated"),
+    (v.RISK, "! overflow risk"),
+    (v.EXPLODING, "↑ exploding"),
+    (v.VANISHING, "↓ vanishing"),
+    (v.DEAD, "~ all zeros"),
+)
+"""Badges below non-finite, gravest first: a sign and a word, for colour may be missing."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table, as text; `bars` is the histogram between its outermost exponents."""
+
+    finding: str
+    module: str
+    type: str
+    tensor: str
+    step: str
+    dtype: str
+    shape: str
+    not_finite: str
+    zeros: str
+    min: str
+    max: str
+    mean: str
+    std: str
+    bars: str
+
+
+def worst_first(builder: FrameBuilder) -> NDArray[np.intp]:
+    """Return all recorded sites: the culprit, its inputs, the other alarms, then the rest.
+
+    Equals stand in execution order.
+    """
+    tally, bits = builder.tally, builder.judge.badges()
+    rank = np.full(tally.sites, 9)
+    for place, (bit, _) in reversed(list(enumerate(FINDINGS, 4))):
+        rank[(bits & bit) > 0] = place
+    bad = (bits & (v.NAN | v.INF)) > 0
+    rank[bad] = 2
+    rank[bad & ((bits & v.DOWNSTREAM) > 0)] = 3
+    headline = builder.verdict().site
+    if headline is not None and builder.verdict().kind in ("bad", "warn"):
+        if tally.role[headline] == ROLES.index("output"):
+            inputs = (tally.module == tally.module[headline]) & (tally.role == ROLES.index("input"))
+            rank[inputs & (rank > 1)] = 1
+        rank[headline] = 0
+    rows = np.lexsort((tally.latest["order"], rank))
+    return rows[tally.latest["row"][rows] >= 0]
+
+
+def rows_of(builder: FrameBuilder, sites: NDArray[np.intp]) -> list[Row]:
+    """Return the rows of these sites."""
+    bits = builder.judge.badges()
+    several = len({model for model, _ in builder.tally.modules}) > 1
+    return [_row(builder, int(site), int(bits[site]), several=several) for site in sites]
+
+
+def _row(builder: FrameBuilder, site: int, bits: int, *, several: bool) -> Row:
+    tally, tables = builder.tally, builder.tally.columns.tables
+    about = tables.sites.values[site]
+    values = _values(builder, site)
+    status = STATUSES[int(values["status"])]
+    dtype, shape = tables.dtypes.values[values["dtype"]], tables.shapes.values[values["shape"]]
+    return Row(
+        finding=_finding(bits, status, int(tally.first_step["bad"][site])),
+        module=module(about, several=several),
+        type=about.type,
+        tensor=tensor(about),
+        step=str(int(values["step"])),
+        dtype=dtype,
+        shape=_TIMES.join(map(str, shape)) or "scalar",
+        not_finite=_not_finite(values),
+        zeros=_count(values["zero_count"]),
+        bars=_histogram(builder, site, int(values["row"])),
+        **{name: _statistic(values[name]) for name in ("min", "max", "mean", "std")},
+    )
+
+
+def _values(builder: FrameBuilder, site: int) -> dict[str, Any]:
+    """Return the record that a row shows."""
+    tally = builder.tally
+    row = int(tally.first_row["bad"][site])
+    if row < 0:
+        row = int(tally.first_row["saturated"][site])
+    if row < 0:
+        row = int(tally.first_row["risk"][site])
+    names = (*_NAMES, "dtype", "shape")
+    if row in (-1, tally.latest["row"][site]):
+        return {name: tally.latest[name][site] for name in (*names, "row")}
+    whole = tally.columns.arrays()
+    return {"row": row, **{name: whole[name][row] for name in names}}
+
+
+def _finding(bits: int, status: str, step: int) -> str:
+    words = []
+    if bits & v.NAN:
+        words.append("✕ NaN")
+    if bits & v.INF:
+        words.append("✕ Inf")
+    if words:
+        since = f" from step {step}" if step >= 0 else ""
+        return f"{', '.join(words)}{since}{' (follows)' if bits & v.DOWNSTREAM else ''}"
+    words = [word for bit, word in FINDINGS if bits & bit]
+    if not words and status != "ok":
+        return f"{ABSENT} {status}"
+    return ", ".join(words) or "✓ ok"
+
+
+def _not_finite(values: dict[str, Any]) -> str:
+    counts = [("nan_count", "NaN"), ("posinf_count", "+Inf"), ("neginf_count", "-Inf")]
+    if values["nan_count"] < 0:
+        return ABSENT
+    found = [f"{values[name]:,} {word}" for name, word in counts if values[name] > 0]
+    return f"{', '.join(found)} of {values['numel']:,}" if found else "0"
+
+
+def _count(value: Any) -> str:
+    return f"{int(value):,}" if value >= 0 else ABSENT
+
+
+def _statistic(value: float) -> str:
+    """Write a statistic; NaN inside means that it was not computed."""
+    return ABSENT if np.isnan(value) else number(value)
+
+
+def _histogram(builder: FrameBuilder, site: int, row: int) -> str:
+    """Draw the magnitudes: `2^-7 ▁▂▅▇▂ 2^3`, small ones at the left."""
+    tally = builder.tally
+    if row == tally.latest["row"][site]:
+        cut = slice(tally.hist_start[site], tally.hist_start[site] + tally.hist_size[site])
+        bins, counts = tally.hist_bins[cut].astype(np.int64), tally.hist_counts[cut]
+    else:
+        found = tally.columns.histogram(row)
+        if found is None:
+            return ABSENT
+        bins, counts = found.bins, found.counts.astype(np.float32)
+    if not len(bins):
+        return ABSENT
+    exponents = bins % 256 - 127
+    low, high = int(exponents.min()), int(exponents.max())
+    heights = np.bincount((exponents - low) * _WIDTH // max(high - low + 1, _WIDTH), counts).astype(
+        np.float64
+    )
+    return f"2^{low} {_bars(heights)} 2^{high}"
+
+
+def _bars(heights: NDArray[np.float64]) -> str:
+    """Draw heights; what is there at all has at least the lowest bar."""
+    top = heights.max()
+    place = np.ceil(heights / top * len(_BARS)).astype(int)
+    return "".join(_BARS[each - 1] if each else "\u2007" for each in place)
