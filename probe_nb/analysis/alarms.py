@@ -45,7 +45,7 @@ KINDS: Final = ("nan", "posinf", "neginf", "bad", "saturated", "risk")
 _INPUT: Final = ROLES.index("input")
 _OUTPUT: Final = ROLES.index("output")
 _BACKWARD: Final = DIRECTIONS.index("backward")
-_RANGED: Final = [ROLES.index(r) for r in ("output", "grad_output", "grad_input", "param_grad")]
+_RANGED: Final = np.isin(ROLES, ("output", "grad_output", "grad_input", "param_grad"))
 """Roles whose range is judged; an input was an output before, and masks come in as inputs."""
 
 
@@ -94,7 +94,7 @@ def find(
         quiet = _masks(block, role[site], module[site], bad, bad & (nan + pos == 0))
     loud = bad & ~quiet
     alarm = loud & ~scaled
-    ranged = np.isin(role[site], _RANGED) & ~scaled
+    ranged = _RANGED[role[site]] & ~scaled
     saturated, risk = _range(block, limits[block["dtype"]], direction[site] == _BACKWARD)
     of_kind = {
         "nan": alarm & (nan > 0),

@@ -8,7 +8,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from probe_nb.analysis.tally import First, Tally
+from probe_nb.analysis.firsts import First
+from probe_nb.analysis.tally import Tally
 from probe_nb.analysis.words import place, plural
 from probe_nb.store.table import Arrays
 from probe_nb.terms import COUNTS, ROLES, STATISTICS
@@ -47,7 +48,7 @@ def birth(tally: Tally, first: First, name: str) -> str:
     whole = tally.columns.arrays()
     parts = [counted(record(tally, first.row))]
     parts.append(_origin(tally, whole, first))
-    inf = tally.firsts.get("posinf") or tally.firsts.get("neginf")
+    inf = tally.firsts["posinf"].overall or tally.firsts["neginf"].overall
     if name == "NaN" and inf is not None and inf.before(first):
         parts.append(f"Inf came before it, at step {inf.step} in {place(tally, inf.site)}")
     return "; ".join(part for part in parts if part)
@@ -77,7 +78,7 @@ def _other_side(tally: Tally, whole: Arrays, first: First) -> str:
 
 def _backward(tally: Tally, first: First) -> str:
     """Say whether the forward of that step was finite."""
-    bad = tally.first_step["bad"]
+    bad = tally.firsts["bad"].step
     forward = (tally.direction == 0) & (bad >= 0) & (bad <= first.step)
     if forward.any():
         return "the forward was not finite either"

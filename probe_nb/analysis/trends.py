@@ -42,8 +42,8 @@ _OLDER: Final = 4
 """Steps that the older half must have before growth is judged."""
 
 _FLOWING: Final = [ROLES.index(r) for r in ("grad_output", "grad_input")]
-_GRADIENTS: Final = [*_FLOWING, ROLES.index("param_grad")]
-_ALIVE: Final = [ROLES.index("output"), *_GRADIENTS]
+_GRADIENT: Final = np.isin(ROLES, ("grad_output", "grad_input", "param_grad"))
+_ALIVE: Final = _GRADIENT | np.isin(ROLES, ("output",))
 _FLOATS: Final = ("float", "bfloat", "complex")
 
 
@@ -51,40 +51,37 @@ def dead(tally: Tally) -> NDArray[np.bool_]:
     """Tell which outputs and gradients were all zeros in each of the last steps they were seen."""
     names = tally.columns.tables.dtypes.values
     floats = np.array([*(name.startswith(_FLOATS) for name in names), False])
-    judged = np.isin(tally.role, _ALIVE) & floats[tally.latest["dtype"]]
-    judged &= tally.latest["numel"] > 1
-    judged &= (tally.zeros[:, -1:] != 0).all(axis=1)
-    return _lasts(tally.zeros >= 0, tally.zeros == 1, judged)
+    latest = tally.latest
+    judged = (latest["zero_count"] == latest["numel"]) & (latest["numel"] > 1)
+    judged &= _ALIVE[tally.role] & floats[latest["dtype"]]
+    return _lasts(tally.window.zeros >= 0, tally.window.zeros == 1, judged)
 
 
 def vanishing(tally: Tally) -> NDArray[np.bool_]:
     """Tell which flowing gradients were tiny beside the others in each of the last steps."""
-    small = np.zeros(tally.peaks.shape, np.bool_)
-    judged = np.zeros(tally.sites, np.bool_)
+    found, now = np.zeros(tally.sites, np.bool_), tally.latest["absmax"]
+    tiny = (now < VANISHED) & (now > 0)
     for role in _FLOWING:
-        rows = np.flatnonzero(tally.role == role)
-        if not len(rows):
+        of_role = tally.role == role
+        judged = of_role & tiny
+        if not judged.any():
             continue
-        sizes, peaks = tally.sizes[rows], tally.peaks[rows]
-        largest = np.fmax.reduce(sizes, axis=0)
-        here = (peaks < VANISHED) & (peaks > 0) & (sizes < VANISHED_BESIDE * largest)
-        small[rows] = here
-        judged[rows] = here.any(axis=1)
-    return _lasts(~np.isnan(tally.peaks), small, judged)
+        largest = np.fmax.reduce(tally.window.sizes[of_role], axis=0)
+        peaks, small = tally.window.peaks, tally.window.sizes < VANISHED_BESIDE * largest
+        found |= _lasts(~np.isnan(peaks), small & (peaks < VANISHED) & (peaks > 0), judged)
+    return found
 
 
 def exploding(tally: Tally) -> NDArray[np.bool_]:
     """Tell which gradients are huge, or have grown out of all proportion, while still finite."""
-    found = np.zeros(tally.sites, np.bool_)
-    rows = np.flatnonzero(np.isin(tally.role, _GRADIENTS))
-    if not len(rows) or not len(tally.steps):
-        return found
-    now = tally.latest["absmax"][rows]
-    found[rows] = now >= EXPLODED
-    half = len(tally.steps) // 2
-    if half >= _OLDER:
-        older = np.fmax.reduce(tally.peaks[rows, :half], axis=1)
-        found[rows] |= (now >= 1) & (now >= EXPLODED_GROWTH * older) & (older > 0)
+    now = tally.latest["absmax"]
+    gradient = _GRADIENT[tally.role]
+    found: NDArray[np.bool_] = gradient & (now >= EXPLODED)
+    half = len(tally.window.steps) // 2
+    rows = np.flatnonzero(gradient & (now >= 1))
+    if half >= _OLDER and len(rows):
+        older = np.fmax.reduce(tally.window.peaks[rows, :half], axis=1)
+        found[rows] |= (now[rows] >= EXPLODED_GROWTH * older) & (older > 0)
     return found
 
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from probe_nb.analysis import evidence, trends
 from probe_nb.analysis.alarms import HEADROOM, LIMITS
-from probe_nb.analysis.tally import First, Tally
+from probe_nb.analysis.firsts import First
+from probe_nb.analysis.tally import Tally
 from probe_nb.analysis.words import number, place, plural, steps_of
 from probe_nb.store.columns import Columns
 from probe_nb.terms import STATUS_CODE, RunInfo
@@ -91,20 +92,21 @@ class Judge:
         if not tally.rows:
             return _empty(info)
         for kind, name in _NON_FINITE:
-            if kind in tally.firsts:
-                return self._non_finite(name, tally.firsts[kind])
+            first = tally.firsts[kind].overall
+            if first is not None:
+                return self._non_finite(name, first)
         return self._scaler() or self._range() or self._trend() or self._fine()
 
     def badges(self) -> NDArray[np.int64]:
         """Return the badge bits of each site."""
         tally, latest = self.tally, self.tally.latest
         loud = ~latest["quiet"]
-        nan = (tally.first_step["nan"] >= 0) | (latest["nan_count"] > 0)
-        inf = (tally.first_step["posinf"] >= 0) | (tally.first_step["neginf"] >= 0)
+        nan = (tally.firsts["nan"].step >= 0) | (latest["nan_count"] > 0)
+        inf = (tally.firsts["posinf"].step >= 0) | (tally.firsts["neginf"].step >= 0)
         inf |= loud & ((latest["posinf_count"] > 0) | (latest["neginf_count"] > 0))
         bits = NAN * nan + INF * inf
-        bits += SATURATED * (tally.first_step["saturated"] >= 0)
-        bits += RISK * (tally.first_step["risk"] >= 0)
+        bits += SATURATED * (tally.firsts["saturated"].step >= 0)
+        bits += RISK * (tally.firsts["risk"].step >= 0)
         for bit, which in self._found_trends().items():
             bits += bit * which
         bits += ABSENT * ((latest["status"] != STATUS_CODE["ok"]) & (latest["row"] >= 0))
@@ -113,7 +115,8 @@ class Judge:
 
     def culprit(self) -> First | None:
         """Return the first record of the gravest non-finite kind."""
-        return next((self.tally.firsts[k] for k, _ in _NON_FINITE if k in self.tally.firsts), None)
+        found = (self.tally.firsts[kind].overall for kind, _ in _NON_FINITE)
+        return next((first for first in found if first is not None), None)
 
     # -- non-finite ------------------------------------------------------------------------------
 
@@ -122,8 +125,10 @@ class Judge:
         tally, first = self.tally, self.culprit()
         if first is None:
             return np.zeros(tally.sites, np.bool_)
-        step, order = tally.first_step["bad"], tally.first_order["bad"]
-        after: NDArray[np.bool_] = (step > first.step) | ((step == first.step) & (order > first.order))
+        step, order = tally.firsts["bad"].step, tally.firsts["bad"].order
+        after: NDArray[np.bool_] = (step > first.step) | (
+            (step == first.step) & (order > first.order)
+        )
         after[first.site] = False
         after &= step >= 0
         return after
@@ -162,13 +167,13 @@ class Judge:
     def _range(self) -> Verdict | None:
         tally = self.tally
         for kind in ("saturated", "risk"):
-            first = tally.firsts.get(kind)
+            first = tally.firsts[kind].overall
             if first is None:
                 continue
             record = evidence.record(tally, first.row)
             limit = LIMITS.get(record.dtype, (0, 0, record.absmax))[2]
             where = f"at step {first.step} in {place(tally, first.site)}"
-            others = int((tally.first_step[kind] >= 0).sum()) - 1
+            others = int((tally.firsts[kind].step >= 0).sum()) - 1
             detail = f"; the same in {plural(others, 'other site')}" if others else ""
             if kind == "saturated":
                 sentence = f"Values stuck at the largest {record.dtype} number {where}"
@@ -234,7 +239,7 @@ class Judge:
 
     def _fine(self) -> Verdict:
         tally, latest = self.tally, self.tally.latest
-        what = f"{steps_of(len(tally.all_steps))}, {plural(len(tally.modules), 'module')}"
+        what = f"{steps_of(len(tally.steps))}, {plural(len(tally.modules), 'module')}"
         absmax = latest["absmax"]
         if np.isnan(absmax).all():
             return Verdict("ok", f"{what}, no NaN or Inf", "no statistics: see the status column")

@@ -72,5 +72,4 @@ def module(site: Site, *, several: bool) -> str:
 def place(tally: Tally, site: int) -> str:
     """Write where a site is: `layers.7 (forward output)`."""
     each = tally.columns.tables.sites.values[site]
-    several = len({model for model, _ in tally.modules}) > 1
-    return f"{module(each, several=several)} ({tensor(each)})"
+    return f"{module(each, several=tally.several_models)} ({tensor(each)})"

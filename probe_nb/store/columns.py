@@ -70,9 +70,9 @@ class Columns:
         with self._lock:
             blocks, row = [], self._rows
             for block in reversed(self._blocks):
-                row -= len(block["step"])
-                if row < first:
+                if row <= first:
                     break
+                row -= len(block["step"])
                 blocks.append(block)
         if row > first:
             raise IndexError(first)

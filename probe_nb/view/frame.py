@@ -17,13 +17,14 @@ The frame, little endian; each block starts on a multiple of 8 bytes:
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probe_nb.analysis.alarms import LIMITS
-from probe_nb.analysis.tally import Tally
+from probe_nb.analysis.tally import Tally, cut
 from probe_nb.analysis.verdict import Judge, Verdict
 from probe_nb.store.columns import Columns
 from probe_nb.terms import COUNTS, STATISTICS, RunInfo
@@ -115,8 +116,8 @@ class FrameBuilder:
                 "detail": verdict.detail,
                 "row": row,
             },
-            "step": int(tally.steps[-1]) if len(tally.steps) else -1,
-            "steps": len(tally.all_steps),
+            "step": max(tally.steps, default=-1),
+            "steps": len(tally.steps),
             "records": tally.rows,
             "modules": len(tally.modules),
             "unobserved": _unobserved(info),
@@ -133,29 +134,25 @@ class FrameBuilder:
     def frame(self, rows: NDArray[np.intp] | None = None) -> bytes:
         """Return the numbers; of the chosen rows only, in their order."""
         tally = self.tally
-        if rows is None:
-            rows = np.arange(tally.sites)
-        latest = {
-            **tally.latest,
-            "badges": self.judge.badges(),
-            "first_bad_step": tally.first_step["bad"],
-        }
-        values = np.empty((len(COLUMNS), len(rows)), "<f8")
-        for number, name in enumerate(COLUMNS):
-            values[number] = latest[name][rows]
-        spark = tally.peaks[rows].astype("<f8", copy=False)
-        offsets, bins, counts = _cut(tally, rows)
-        head = np.zeros(8, "<u4")
-        head[:6] = (MAGIC, VERSION, len(rows), len(COLUMNS), spark.shape[1], len(bins))
-        blocks = (
-            head,
-            values,
-            spark,
-            offsets.astype("<u4"),
-            bins.astype("<u2"),
-            counts.astype("<f4"),
+        chosen: Any = slice(None) if rows is None else rows
+        first_bad = tally.firsts["bad"].step
+        latest = {**tally.latest, "badges": self.judge.badges(), "first_bad_step": first_bad}
+        sizes, index = tally.hist_size[chosen], chosen
+        if rows is not None:
+            index, _ = cut(tally.hist_start[rows], sizes)
+        bins, spark = tally.hist_bins[index], tally.window.peaks[chosen]
+        number, steps = spark.shape
+        head = (MAGIC, VERSION, number, len(COLUMNS), steps, len(bins), 0, 0)
+        columns = [latest[name][chosen] for name in COLUMNS]
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        return _joined(
+            (np.array(head), "<u4"),
+            (columns, "<f8"),
+            (spark, "<f8"),
+            (offsets, "<u4"),
+            (bins, "<u2"),
+            (tally.hist_counts[index], "<f4"),
         )
-        return b"".join(_padded(np.ascontiguousarray(block).tobytes()) for block in blocks)
 
 
 def title(info: RunInfo) -> str:
@@ -174,15 +171,20 @@ def _unobserved(info: RunInfo) -> list[dict[str, str]]:
     return listed
 
 
-def _cut(
-    tally: Tally, rows: NDArray[np.intp]
-) -> tuple[NDArray[np.int64], NDArray[np.uint16], NDArray[np.float32]]:
-    """Return the histograms of the chosen rows, end to end, and where each begins."""
-    sizes = tally.hist_size[rows]
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    index = np.arange(int(offsets[-1])) + np.repeat(tally.hist_start[rows] - offsets[:-1], sizes)
-    return offsets, tally.hist_bins[index], tally.hist_counts[index]
-
-
-def _padded(block: bytes) -> bytes:
-    return block + bytes(-len(block) % 8)
+def _joined(*blocks: tuple[Any, str]) -> bytes:
+    """Lay arrays out one after the other, each in its type and on a multiple of 8 bytes."""
+    shapes = [(len(b), len(b[0])) if isinstance(b, list) else b.shape for b, _ in blocks]
+    types = [np.dtype(kind) for _, kind in blocks]
+    sizes = [math.prod(shape) * kind.itemsize for shape, kind in zip(shapes, types, strict=True)]
+    whole = np.empty(sum(-(-size // 8) for size in sizes), "<u8")
+    begin = 0
+    for (block, _), shape, kind, size in zip(blocks, shapes, types, sizes, strict=True):
+        place = whole[begin : begin + -(-size // 8)]
+        place[-1:] = 0
+        there = place.view(np.uint8)[:size].view(kind).reshape(shape)
+        for number, row in enumerate(block if isinstance(block, list) else ()):
+            there[number] = row
+        if not isinstance(block, list):
+            there[...] = block
+        begin += len(place)
+    return whole.tobytes()

@@ -54,7 +54,7 @@ def summary_line(builder: FrameBuilder) -> str:
     tally, info = builder.tally, builder._info  # noqa: SLF001
     parts = [
         title(info),
-        steps_of(len(tally.all_steps)),
+        steps_of(len(tally.steps)),
         plural(len(tally.modules), "module"),
         plural(tally.rows, "record"),
         info.ended,

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probe_nb.analysis import verdict as v
+from probe_nb.analysis.evidence import same_call
 from probe_nb.analysis.words import module, number, tensor
 from probe_nb.terms import COUNTS, ROLES, STATISTICS, STATUSES
 from probe_nb.view.frame import FrameBuilder
@@ -78,19 +79,18 @@ def worst_first(builder: FrameBuilder) -> NDArray[np.intp]:
 def rows_of(builder: FrameBuilder, sites: NDArray[np.intp]) -> list[Row]:
     """Return the rows of these sites."""
     bits = builder.judge.badges()
-    several = len({model for model, _ in builder.tally.modules}) > 1
-    return [_row(builder, int(site), int(bits[site]), several=several) for site in sites]
+    return [_row(builder, int(site), int(bits[site])) for site in sites]
 
 
-def _row(builder: FrameBuilder, site: int, bits: int, *, several: bool) -> Row:
+def _row(builder: FrameBuilder, site: int, bits: int) -> Row:
     tally, tables = builder.tally, builder.tally.columns.tables
     about = tables.sites.values[site]
     values = _values(builder, site)
     status = STATUSES[int(values["status"])]
     dtype, shape = tables.dtypes.values[values["dtype"]], tables.shapes.values[values["shape"]]
     return Row(
-        finding=_finding(bits, status, int(tally.first_step["bad"][site])),
-        module=module(about, several=several),
+        finding=_finding(bits, status, int(tally.firsts["bad"].step[site])),
+        module=module(about, several=tally.several_models),
         type=about.type,
         tensor=tensor(about),
         step=str(int(values["step"])),
@@ -106,16 +106,26 @@ def _row(builder: FrameBuilder, site: int, bits: int, *, several: bool) -> Row:
 def _values(builder: FrameBuilder, site: int) -> dict[str, Any]:
     """Return the record that a row shows."""
     tally = builder.tally
-    row = int(tally.first_row["bad"][site])
+    rows = [int(tally.firsts[kind].row[site]) for kind in ("bad", "saturated", "risk")]
+    row = next((row for row in rows if row >= 0), -1)
     if row < 0:
-        row = int(tally.first_row["saturated"][site])
-    if row < 0:
-        row = int(tally.first_row["risk"][site])
+        row = _fed_to_culprit(builder, site)
     names = (*_NAMES, "dtype", "shape")
     if row in (-1, tally.latest["row"][site]):
         return {name: tally.latest[name][site] for name in (*names, "row")}
     whole = tally.columns.arrays()
     return {"row": row, **{name: whole[name][row] for name in names}}
+
+
+def _fed_to_culprit(builder: FrameBuilder, site: int) -> int:
+    """Return the record of this site that went into the culprit's call, -1 if there is none."""
+    tally, first = builder.tally, builder.judge.culprit()
+    if first is None or tally.module[site] != tally.module[first.site]:
+        return -1
+    role = tally.columns.tables.sites.values[site].role
+    rows = same_call(tally, first, role)
+    rows = rows[tally.columns.arrays()["site"][rows] == site]
+    return int(rows[-1]) if len(rows) else -1
 
 
 def _finding(bits: int, status: str, step: int) -> str:
