@@ -28,23 +28,24 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from probe_nb.doors import start, watch
     from probe_nb.run import Run, load, save
-    from probe_nb.session import start, step, stop, watch
+    from probe_nb.session import step, stop
 
 _ROOMS = {
     "Run": "probe_nb.run",
     "load": "probe_nb.run",
     "save": "probe_nb.run",
-    "start": "probe_nb.session",
+    "start": "probe_nb.doors",
     "step": "probe_nb.session",
     "stop": "probe_nb.session",
-    "watch": "probe_nb.session",
+    "watch": "probe_nb.doors",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first used: importing probe_nb imports nothing heavy."""
-    from importlib import import_module  # noqa: PLC0415
+    from importlib import import_module
 
     if name not in _ROOMS:
         raise AttributeError(f"module `probe_nb` has no attribute `{name}`")
@@ -58,13 +59,13 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(ipython: Any) -> None:
     """Add the magics: `%load_ext probe_nb`."""
-    from probe_nb import magics  # noqa: PLC0415
+    from probe_nb import magics
 
     magics.load(ipython)
 
 
 def unload_ipython_extension(ipython: Any) -> None:
     """Take the magics away and stop what they started: `%unload_ext probe_nb`."""
-    from probe_nb import magics  # noqa: PLC0415
+    from probe_nb import magics
 
     magics.unload(ipython)

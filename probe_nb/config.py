@@ -36,7 +36,7 @@ class WatchConfig:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
 
-def checked(  # noqa: PLR0913 - one keyword per public option
+def checked(
     *,
     select: str | Sequence[str] | None = None,
     roles: str | Sequence[str] | None = None,
@@ -51,9 +51,9 @@ def checked(  # noqa: PLR0913 - one keyword per public option
     Raises:
         ConfigError: A value that makes no sense; the message says which and what would do.
     """
-    if isinstance(first_step, bool) or not isinstance(first_step, int) or first_step < 0:
+    if type(first_step) is not int or first_step < 0:
         raise ConfigError(f"`first_step` is {first_step!r}; give a whole number from 0 on.")
-    if micro_batches is not None and (not isinstance(micro_batches, int) or micro_batches < 1):
+    if micro_batches is not None and (type(micro_batches) is not int or micro_batches < 1):
         raise ConfigError(f"`micro_batches` is {micro_batches!r}; give a whole number from 1 on.")
     written, wants = _steps(steps)
     return WatchConfig(
@@ -97,8 +97,10 @@ def _steps(value: Steps) -> tuple[str | None, Callable[[int], bool]]:
     """
     if value is None:
         return None, lambda _: True
-    if isinstance(value, int) and not isinstance(value, bool):
+    if type(value) is int:
         value = str(value)
+    elif isinstance(value, int):
+        raise ConfigError(_steps_message(value))
     if not isinstance(value, str):
         try:
             value = ",".join(str(int(step)) for step in value)

@@ -17,7 +17,7 @@ from torch import Tensor
 from probe_nb.errors import ProbeWarning
 from probe_nb.observe.calls import Call, Clock
 from probe_nb.observe.select import Watched
-from probe_nb.observe.sink import Facts
+from probe_nb.observe.sink import Facts, Where
 from probe_nb.stats.summary import NONE, Drained, Reducer, Seen
 from probe_nb.store.columns import Columns
 from probe_nb.store.table import ABSENT, DTYPES, Arrays
@@ -83,22 +83,22 @@ class Recorder:
 
     # -- the Sink ---------------------------------------------------------------------------
 
-    def tensor(self, call: Call, role: Role, leaf: str, t: Tensor, backward: int = -1) -> None:
+    def tensor(self, call: Call, where: Where, t: Tensor, backward: int = -1) -> None:
         """Reduce a tensor and write its row."""
         try:
-            once = role not in ("param", "buffer")
+            once = where[0] not in ("param", "buffer")
             result, status, reused = self._reducer.see(t, once=once)
-        except Exception as error:  # noqa: BLE001 - a fault of ours is never the user's
-            self.fault(call.watched, role, error)
+        except Exception as error:
+            self.fault(call.watched, where[0], error)
             result, status, reused = NONE, "failed", False
         seen = Seen(result, status, reused)
-        self._write(call, role, leaf, Facts.of(t), backward, seen)
+        self._write(call, where, Facts.of(t), seen, backward)
 
     def absent(
-        self, call: Call, role: Role, leaf: str, facts: Facts, status: Status, backward: int = -1
+        self, call: Call, where: Where, facts: Facts, status: Status, backward: int = -1
     ) -> None:
         """Write a row without numbers, with the reason."""
-        self._write(call, role, leaf, facts, backward, Seen(NONE, status, reused=False))
+        self._write(call, where, facts, Seen(NONE, status, reused=False), backward)
 
     def fault(self, watched: Watched, where: str, error: Exception) -> None:
         """Warn about an error of our own, once per module and place."""
@@ -115,19 +115,16 @@ class Recorder:
         except ProbeWarning:  # the user turned warnings into errors; this one is ours alone
             return
 
-    def _write(  # noqa: PLR0913 - one argument per fact of the row
-        self, call: Call, role: Role, leaf: str, facts: Facts, backward: int, seen: Seen
-    ) -> None:
+    def _write(self, call: Call, where: Where, facts: Facts, seen: Seen, backward: int) -> None:
         tables = self._columns.tables
-        direction = _DIRECTION[role]
-        gradient = direction == "backward"
+        gradient = _DIRECTION[where[0]] == "backward"
         row = _Row(
             call.step,
             call.micro_step,
             next(self._clock.order),
             call.number,
             backward,
-            self._site(call.watched, role, leaf),
+            self._site(call.watched, where),
             tables.dtypes.code(str(facts.dtype).removeprefix("torch.")),
             tables.shapes.code(facts.shape),
             tables.devices.code(str(facts.device)),
@@ -142,12 +139,13 @@ class Recorder:
         )
         self._rows.append(row)
 
-    def _site(self, watched: Watched, role: Role, leaf: str) -> int:
-        code = watched.sites.get((role, leaf))
+    def _site(self, watched: Watched, where: Where) -> int:
+        code = watched.sites.get(where)
         if code is None:
+            role, leaf = where
             direction = _DIRECTION[role]
             site = Site(watched.model, watched.path, watched.type, "", direction, role, leaf)
-            code = watched.sites[(role, leaf)] = self._columns.tables.sites.code(site)
+            code = watched.sites[where] = self._columns.tables.sites.code(site)
         return code
 
     def _scale(self, call: Call) -> int:

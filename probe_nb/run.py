@@ -223,19 +223,19 @@ class Run:
 
     def __repr__(self) -> str:
         """Say in a few lines what was recorded and what the worst finding is."""
-        from probe_nb.view import text  # noqa: PLC0415 - views are loaded when somebody looks
+        from probe_nb.view import text
 
         return text.summary(self)
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
         """Show the report: a table that needs no JavaScript, the inspector where scripts run."""
-        from probe_nb.view import report  # noqa: PLC0415
+        from probe_nb.view import report
 
         return report.bundle(self)
 
     def inspect(self) -> Any:
         """Return the inspector widget over this run, live while the session is open."""
-        from probe_nb.view import inspector  # noqa: PLC0415
+        from probe_nb.view import inspector
 
         return inspector.Inspector(self)
 

@@ -1,0 +1,1 @@
+"""Where tensors are seen."""

@@ -122,7 +122,7 @@ class OpenCalls(threading.local):
         """Drop calls whose frames are gone and return how many still run around `frame`."""
         stack = self.stack
         while stack and not _runs(stack[-1].frame, frame):
-            stack.pop()
+            stack.pop().entered = None
         return len(stack)
 
     def leave(self, frame: int) -> Call | None:
@@ -146,6 +146,12 @@ def _runs(frame: int, below: FrameType) -> bool:
     return False
 
 
-def innermost(calls: Sequence[Call]) -> str | None:
-    """Return the path of the module that was running, if any."""
-    return calls[-1].watched.path if calls else None
+def innermost(calls: Sequence[Call], error: BaseException) -> str | None:
+    """Return the path of the module in which an exception was raised, if it was in one."""
+    frames = set()
+    traceback = error.__traceback__
+    while traceback is not None:
+        frames.add(id(traceback.tb_frame))
+        traceback = traceback.tb_next
+    raised = [call for call in calls if call.frame in frames]
+    return raised[-1].watched.path if raised else None

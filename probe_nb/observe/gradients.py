@@ -20,7 +20,7 @@ from probe_nb.observe.graph import Edge, Entered, Feeders, Input
 from probe_nb.observe.leaves import Leaf
 from probe_nb.observe.select import Watched
 from probe_nb.observe.shares import FeederHook, OutputHook, ParameterHook, Share, SliceHook
-from probe_nb.observe.sink import Facts, Sink
+from probe_nb.observe.sink import Facts, Sink, Where
 from probe_nb.observe.views import FreshViews, makes_fresh
 from probe_nb.terms import Role, Status
 
@@ -28,8 +28,7 @@ from probe_nb.terms import Role, Status
 class Owed(NamedTuple):
     """A gradient that cannot be read, and why."""
 
-    role: Role
-    leaf: str
+    where: Where
     facts: Facts
     status: Status
 
@@ -56,7 +55,9 @@ class Gradients:
     def leaving(self, call: Call, entered: Entered, leaves: list[Leaf]) -> None:
         """Attach to the outputs of a call and to the nodes that feed its inputs."""
         before = len(self._handles)
-        starts = [node for leaf, t in leaves for node in self._attach_output(call, entered, leaf, t)]
+        starts = [
+            node for leaf, t in leaves for node in self._attach_output(call, entered, leaf, t)
+        ]
         if self._inputs and entered.inputs:
             self._attach_inputs(call, entered, starts, {id(t): t for _, t in leaves})
         if call.owed and len(self._handles) == before:  # no hook will ever come to pay
@@ -70,7 +71,7 @@ class Gradients:
         through = came_in is not None and came_in.version == t._version
         if self._fresh.looks_stale(t) and not self._is_fresh(call, came_in, t, through=through):
             if self._outputs:
-                call.owed.append(Owed("grad_output", leaf, Facts.of(t), "stale_view"))
+                call.owed.append(Owed(("grad_output", leaf), Facts.of(t), "stale_view"))
             return []
         if self._outputs:
             self._handles.append(t.register_hook(OutputHook(self, call, leaf, through=through)))
@@ -92,9 +93,9 @@ class Gradients:
         for identity, each in entered.inputs.items():
             out = outputs.get(identity)
             if each.edge is None:
-                call.owed.append(Owed("grad_input", each.leaves, each.facts, "stale_view"))
+                call.owed.append(Owed(("grad_input", each.leaves), each.facts, "stale_view"))
             elif out is not None and out._version == each.version:
-                call.owed.append(Owed("grad_input", each.leaves, each.facts, "passthrough"))
+                call.owed.append(Owed(("grad_input", each.leaves), each.facts, "passthrough"))
             elif out is not None and each.base is not None:
                 self._attach_written_view(call, each, each.base, out)
             else:
@@ -119,7 +120,7 @@ class Gradients:
         """Attach to the share of a module that wrote its input, a view, in place."""
         node = graph.slice_node(out, base)
         if node is None:
-            call.owed.append(Owed("grad_input", each.leaves, each.facts, "stale_view"))
+            call.owed.append(Owed(("grad_input", each.leaves), each.facts, "stale_view"))
         else:
             hook = SliceHook(Share(self, call, each.leaves, 1), each.geometry)
             self._handles.append(node.register_hook(hook))
@@ -139,12 +140,12 @@ class Gradients:
 
     # -- backward side: what the hooks report ---------------------------------------------------
 
-    def arrived(self, call: Call, role: Role, leaf: str, g: Tensor | None, task: int) -> None:
+    def arrived(self, call: Call, where: Where, g: Tensor | None, task: int) -> None:
         """Hand a gradient over; None is autograd's way to say that there is none."""
         self._clock.backward_ran()
         number = call.backward(task)
         if g is not None:
-            self._sink.tensor(call, role, leaf, g, number)
+            self._sink.tensor(call, where, g, number)
         if call.owed:
             self._pay(call, number)
 
@@ -152,7 +153,7 @@ class Gradients:
         """Say that the gradient of an output that is an input belongs to nobody alone."""
         self._clock.backward_ran()
         number = call.backward(graph.task())
-        self._sink.absent(call, "grad_output", leaf, Facts.of(g), "passthrough", number)
+        self._sink.absent(call, ("grad_output", leaf), Facts.of(g), "passthrough", number)
         if call.owed:
             self._pay(call, number)
 
@@ -161,7 +162,7 @@ class Gradients:
         self._clock.backward_ran()
         if self._clock.recording:
             call = watched.parameters_call(self._clock)
-            self._sink.tensor(call, "param_grad", name, g, call.backward(graph.task()))
+            self._sink.tensor(call, ("param_grad", name), g, call.backward(graph.task()))
 
     def fault(self, watched: Watched, error: Exception) -> None:
         """Report an error of our own inside a backward hook."""
@@ -171,7 +172,7 @@ class Gradients:
         """Write down the gradients of a call that cannot be read."""
         owed, call.owed = call.owed, []
         for each in owed:
-            self._sink.absent(call, each.role, each.leaf, each.facts, each.status, number)
+            self._sink.absent(call, each.where, each.facts, each.status, number)
 
     # -- lifetime -------------------------------------------------------------------------------
 

@@ -114,7 +114,7 @@ def slice_node(out: Tensor, base: Edge) -> Any | None:
     The gradient that this node sends to the base, cut to the view, belongs to the writer.
     """
     node = None if out._base is None else out._base.grad_fn
-    while node is not None and node.name() == "CopySlices":
+    while node is not None and node.name().endswith("CopySlices"):
         if node.next_functions[0] == base:
             return node
         node = node.next_functions[0][0]

@@ -12,11 +12,12 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from probe_nb.observe.behind import Behind
 from probe_nb.observe.calls import Call, Clock, OpenCalls
 from probe_nb.observe.gradients import Gradients
-from probe_nb.observe.leaves import arguments, results
+from probe_nb.observe.leaves import Leaf, arguments, results
 from probe_nb.observe.select import Watched
 from probe_nb.observe.sink import Sink
 from probe_nb.terms import Role
@@ -25,13 +26,14 @@ from probe_nb.terms import Role
 class ModuleHooks:
     """What happens before and after the forward of a watched module."""
 
-    def __init__(  # noqa: PLR0913 - the parts it ties together
+    def __init__(
         self,
         watched: dict[int, Watched],
         clock: Clock,
         gradients: Gradients | None,
         sink: Sink,
         roles: frozenset[Role],
+        *,
         begins: Callable[[], None],
     ) -> None:
         """Tie the parts together; `begins` is called when a step begins, before its first row."""
@@ -42,44 +44,85 @@ class ModuleHooks:
         self._inputs = "input" in roles
         self._outputs = "output" in roles
         self._begins = begins
+        self._behind: dict[tuple[int, bool], Behind] = {}
         self.open = OpenCalls()
 
-    # torch calls these two. They hold the only `except` between us and the user's model.
+    # torch calls these four. They hold the only `except` between us and the user's model.
 
     def before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Forward pre hook of every module in the process."""
-        if torch.compiler.is_compiling():
-            return
-        watched = self._watched.get(id(module))
-        if watched is None or not self._alive(watched, module):
+        if torch.compiler.is_compiling() or (watched := self._watched.get(id(module))) is None:
             return
         try:
-            if torch._C._get_tracing_state() is None:
-                self._before(watched, module, args, sys._getframe(1))
-        except Exception as error:  # noqa: BLE001 - a fault of ours is never the user's
+            if not module._forward_pre_hooks or not self._waits(module, pre=True):
+                frame = sys._getframe(1)
+                self._before(watched, module, args, _kwargs(frame), frame)
+        except Exception as error:
             self._sink.fault(watched, "forward", error)
 
-    def after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def after(self, module: nn.Module, _: tuple[Any, ...], output: Any) -> None:
         """Forward hook of every module in the process."""
-        if torch.compiler.is_compiling():
-            return
-        watched = self._watched.get(id(module))
-        if watched is None:
+        if torch.compiler.is_compiling() or (watched := self._watched.get(id(module))) is None:
             return
         try:
-            call = self.open.leave(id(sys._getframe(1)))
-            if call is not None:
-                self._after(call, output)
-        except Exception as error:  # noqa: BLE001 - a fault of ours is never the user's
+            if not module._forward_hooks or not self._waits(module, pre=False):
+                self._after(sys._getframe(1), output)
+        except Exception as error:
             self._sink.fault(watched, "forward", error)
 
-    def _alive(self, watched: Watched, module: nn.Module) -> bool:
-        """Tell whether this is the module that was watched, not a later one at its address."""
-        return watched.module() is module
+    def _before_behind(self, module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> None:
+        if torch.compiler.is_compiling() or (watched := self._watched.get(id(module))) is None:
+            return
+        try:
+            self._before(watched, module, args, kwargs, sys._getframe(2))
+        except Exception as error:
+            self._sink.fault(watched, "forward", error)
+
+    def _after_behind(self, module: nn.Module, _: tuple[Any, ...], output: Any) -> None:
+        if torch.compiler.is_compiling() or (watched := self._watched.get(id(module))) is None:
+            return
+        try:
+            self._after(sys._getframe(2), output)
+        except Exception as error:
+            self._sink.fault(watched, "forward", error)
+
+    # -- hooks behind a module's own ------------------------------------------------------------
+
+    def prepare(self, modules: list[nn.Module]) -> None:
+        """Put ours behind the hooks that the modules have already."""
+        for module in modules:
+            if module._forward_pre_hooks:
+                self._waits(module, pre=True)
+            if module._forward_hooks:
+                self._waits(module, pre=False)
+
+    def _waits(self, module: nn.Module, *, pre: bool) -> bool:
+        """Tell whether a hook of ours runs behind the module's own in this very call.
+
+        Torch has chosen the pre hooks of the call by now: one that must be added comes too late
+        for it. Hooks after the forward are chosen after it, so those are in time.
+        """
+        key = (id(module), pre)
+        behind = self._behind.get(key)
+        if behind is None:
+            act = self._before_behind if pre else self._after_behind
+            behind = self._behind[key] = Behind(module, act, pre=pre)
+        return behind.last()
+
+    def close(self) -> None:
+        """Take ours away from the modules that have hooks of their own."""
+        for behind in self._behind.values():
+            behind.remove()
+        self._behind.clear()
+        self.open.stack.clear()
+
+    # -- the work -------------------------------------------------------------------------------
 
     def _before(
-        self, watched: Watched, module: nn.Module, args: tuple[Any, ...], frame: FrameType
+        self, watched: Watched, module: nn.Module, args: Any, kwargs: Any, frame: FrameType
     ) -> None:
+        if watched.module() is not module or torch._C._get_tracing_state() is not None:
+            return
         clock = self._clock
         recompute = torch._C._current_graph_task_id() != -1
         depth = self.open.enter(frame)
@@ -89,23 +132,21 @@ class ModuleHooks:
             return
         call = self._call(watched, module, id(frame), recompute=recompute)
         self.open.stack.append(call)
+        if module._forward_hooks:
+            self._waits(module, pre=False)
         if watched.selected and clock.recording:
-            self._observe_inputs(call, arguments(args, _kwargs(frame)))
+            self._observe_inputs(call, arguments(args, kwargs))
 
     def _outermost(self, watched: Watched) -> None:
-        """Let the clock see the forward of a root, and any forward after an optimizer step."""
-        if watched.is_root or self._clock.due or not self._clock.begun:
-            if self._clock.root_forward():
-                self._begins()
-        elif watched.calls and not self._clock.expects_training:
-            if self._clock.root_forward():
-                self._begins()
-
-    def _call(
-        self, watched: Watched, module: nn.Module, frame: int, *, recompute: bool
-    ) -> Call:
+        """Let the clock see the forward of a root, and what else can only begin a step."""
         clock = self._clock
-        if type(module) is not watched.cls:
+        again = watched.calls > 0 and not clock.expects_training
+        if (watched.is_root or clock.due or not clock.begun or again) and clock.root_forward():
+            self._begins()
+
+    def _call(self, watched: Watched, module: nn.Module, frame: int, *, recompute: bool) -> Call:
+        clock = self._clock
+        if type(module) is not watched.cls:  # a lazy module that was built by its first call
             watched.cls = type(module)
             watched.sites.clear()
         watched.seen = True
@@ -113,27 +154,27 @@ class ModuleHooks:
             watched.recomputed += 1
             number = max(watched.calls - watched.recomputed, 0)
         else:
-            number, watched.calls = watched.calls, watched.calls + 1
-            watched.recomputed = 0
+            number, watched.calls, watched.recomputed = watched.calls, watched.calls + 1, 0
         return Call(
             watched, frame, clock.step, clock.micro_step, number, module.training, recompute
         )
 
-    def _observe_inputs(self, call: Call, leaves: list[tuple[str, Tensor]]) -> None:
+    def _observe_inputs(self, call: Call, leaves: list[Leaf]) -> None:
         if self._inputs and not call.recompute:
             for leaf, t in leaves:
-                self._sink.tensor(call, "input", leaf, t)
+                self._sink.tensor(call, ("input", leaf), t)
         if self._gradients is not None and torch.is_grad_enabled():
             call.entered = self._gradients.entering(leaves)
 
-    def _after(self, call: Call, output: Any) -> None:
-        entered, call.entered = call.entered, None
-        if not call.watched.selected or not self._clock.recording:
+    def _after(self, frame: FrameType, output: Any) -> None:
+        call = self.open.leave(id(frame))
+        if call is None or not call.watched.selected or not self._clock.recording:
             return
+        entered, call.entered = call.entered, None
         leaves = results(output)
         if self._outputs and not call.recompute:
             for leaf, t in leaves:
-                self._sink.tensor(call, "output", leaf, t)
+                self._sink.tensor(call, ("output", leaf), t)
         if self._gradients is not None and entered is not None:
             self._gradients.leaving(call, entered, leaves)
 

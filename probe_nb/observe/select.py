@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from torch import nn
 
-from probe_nb.observe.calls import Call, Clock
 from probe_nb.errors import ModelError, SelectionError, closest
+from probe_nb.observe.calls import Call, Clock
 from probe_nb.terms import Role, shown
 
 _WRAPPERS: Final = {

@@ -14,13 +14,13 @@ from torch import Tensor
 from probe_nb.observe import graph
 from probe_nb.observe.calls import Call
 from probe_nb.observe.select import Watched
-from probe_nb.terms import Role
+from probe_nb.observe.sink import Where
 
 
 class Receiver(Protocol):
     """What hooks report to: `gradients.Gradients`."""
 
-    def arrived(self, call: Call, role: Role, leaf: str, g: Tensor | None, task: int) -> None:
+    def arrived(self, call: Call, where: Where, g: Tensor | None, task: int) -> None:
         """Take a gradient of one backward."""
 
     def passed_through(self, call: Call, leaf: str, g: Tensor) -> None:
@@ -55,8 +55,9 @@ class OutputHook(_Hook):
             if self._through:
                 self._receiver.passed_through(self._call, self._leaf, g)
             else:
-                self._receiver.arrived(self._call, "grad_output", self._leaf, g, graph.task())
-        except Exception as error:  # noqa: BLE001 - a fault of ours is never the user's
+                where: Where = ("grad_output", self._leaf)
+                self._receiver.arrived(self._call, where, g, graph.task())
+        except Exception as error:
             self._receiver.fault(self._call.watched, error)
 
 
@@ -73,7 +74,7 @@ class ParameterHook(_Hook):
         """Run before the gradient is accumulated."""
         try:
             self._receiver.parameter_arrived(self._watched, self._name, g)
-        except Exception as error:  # noqa: BLE001 - a fault of ours is never the user's
+        except Exception as error:
             self._receiver.fault(self._watched, error)
 
 
@@ -103,7 +104,7 @@ class Share:
             if count + 1 < self._nodes:
                 self._sums[task] = (count + 1, total)
         if count + 1 == self._nodes:
-            self._receiver.arrived(self._call, "grad_input", self._leaf, total, task)
+            self._receiver.arrived(self._call, ("grad_input", self._leaf), total, task)
         elif count == 0:
             engine = torch.autograd.Variable._execution_engine
             engine.queue_callback(lambda: self._finish(task))
@@ -114,8 +115,8 @@ class Share:
             with self._lock:
                 _, total = self._sums.pop(task, (0, None))
             if total is not None:
-                self._receiver.arrived(self._call, "grad_input", self._leaf, total, task)
-        except Exception as error:  # noqa: BLE001 - a fault of ours is never the user's
+                self._receiver.arrived(self._call, ("grad_input", self._leaf), total, task)
+        except Exception as error:
             self.fault(error)
 
     def fault(self, error: Exception) -> None:
@@ -137,7 +138,7 @@ class FeederHook(_Hook):
         for share, places in self._shares:
             try:
                 share.add([g for place in places if (g := inputs[place]) is not None])
-            except Exception as error:  # noqa: BLE001, PERF203 - a fault of ours is never the user's
+            except Exception as error:  # noqa: PERF203 - a fault of ours is never the user's
                 share.fault(error)
 
 
@@ -154,7 +155,7 @@ class SliceHook(_Hook):
         """Run after the node that copies the view into its base."""
         try:
             self._share.add([] if inputs[0] is None else [self._cut(inputs[0])])
-        except Exception as error:  # noqa: BLE001 - a fault of ours is never the user's
+        except Exception as error:
             self._share.fault(error)
 
     def _cut(self, g: Tensor) -> Tensor:

@@ -11,6 +11,9 @@ from probe_nb.observe.calls import Call
 from probe_nb.observe.select import Watched
 from probe_nb.terms import Role, Status
 
+Where = tuple[Role, str]
+"""The place of a tensor in its call: role and leaf path."""
+
 
 class Facts(NamedTuple):
     """What a row says of a tensor beside its numbers; outlives the tensor."""
@@ -36,11 +39,11 @@ class Facts(NamedTuple):
 class Sink(Protocol):
     """Takes observations. None of its methods raises, waits for a device or keeps a tensor."""
 
-    def tensor(self, call: Call, role: Role, leaf: str, t: Tensor, backward: int = -1) -> None:
+    def tensor(self, call: Call, where: Where, t: Tensor, backward: int = -1) -> None:
         """Take a tensor; it is only valid during this call."""
 
     def absent(
-        self, call: Call, role: Role, leaf: str, facts: Facts, status: Status, backward: int = -1
+        self, call: Call, where: Where, facts: Facts, status: Status, backward: int = -1
     ) -> None:
         """Take note of a tensor whose numbers cannot be had, with the reason."""
 

@@ -1,4 +1,4 @@
-"""The numbers of one tensor, and how the numbers of its pieces are merged (float64, on the host)."""
+"""The numbers of one tensor, and how those of its pieces are merged: float64, on the host."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch._subclasses import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -76,6 +77,7 @@ class Reducer:
     _results: list[Numbers | _OnDevice] = field(default_factory=list)
     _waiting: dict[torch.device, list[Tensor]] = field(default_factory=dict)
     _known: dict[Hashable, tuple[StorageWeakRef, int]] = field(default_factory=dict)
+    _scratch: host.Scratch = field(default_factory=host.Scratch)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def see(self, t: Tensor, *, once: bool) -> Seen:
@@ -111,7 +113,7 @@ class Reducer:
     def _reduce(self, t: Tensor, zeros: int) -> int:
         outcome: Numbers | _OnDevice
         if devices.is_host(t):
-            outcome = host.summarize(t)
+            outcome = host.summarize(t, self._scratch)
             outcome.add_zeros(zeros)
         else:
             rows, repeats = eager.summarize(t)
@@ -203,7 +205,7 @@ def _measurable(t: Tensor) -> tuple[Tensor, int, Status]:
 
 
 def _strided(t: Tensor) -> tuple[Tensor, int]:
-    """Return the stored elements of a quantised, nested or sparse tensor, and its implicit zeros."""
+    """Return the stored elements of a tensor of any layout, and the number of implicit zeros."""
     if t.is_quantized:
         return t.dequantize(), 0
     if t.is_nested:
@@ -220,7 +222,7 @@ def _strided(t: Tensor) -> tuple[Tensor, int]:
 
 def _unwrapped(t: Tensor) -> tuple[Tensor, Status]:
     """Look inside a tensor subclass: a sharded tensor gives its local shard."""
-    if isinstance(t, torch._subclasses.FakeTensor) or isinstance(t, torch.nn.UninitializedParameter):
+    if isinstance(t, (FakeTensor, torch.nn.UninitializedParameter)):
         return t, "meta"
     local = getattr(t, "_local_tensor", None)
     if isinstance(local, Tensor):

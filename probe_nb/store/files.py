@@ -140,7 +140,7 @@ def _strings(table: pa.Table, name: str) -> list[Any]:
     return table.column(name).to_pylist()  # type: ignore[no-any-return]
 
 
-def _numbers(table: pa.Table, name: str) -> np.ndarray:
+def _numbers(table: pa.Table, name: str) -> Any:
     dtype = DTYPES[name]
     absent = np.nan if np.issubdtype(dtype, np.floating) else -1
     column = table.column(name)

@@ -131,7 +131,8 @@ def _shapes(shapes: list[tuple[int, ...]], codes: NDArray[Any]) -> NDArray[np.ob
     lookup = np.empty(len(shapes) + 1, dtype=object)
     for number, shape in enumerate(shapes):
         lookup[number] = shape
-    return lookup[codes]
+    found: NDArray[np.object_] = lookup[codes]
+    return found
 
 
 def _integers(values: NDArray[Any]) -> pd.arrays.IntegerArray:

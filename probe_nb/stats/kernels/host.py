@@ -8,6 +8,7 @@ its sums only.
 from __future__ import annotations
 
 import math
+import threading
 from typing import Final
 
 import numpy as np
@@ -31,7 +32,17 @@ _SAFE: Final = {
 _DOUBLE: Final = (torch.float64, torch.int32, torch.int64, torch.uint32, torch.uint64)
 
 
-def summarize(x: Tensor) -> Numbers:
+class Scratch(threading.local):
+    """Two temporaries of one piece, kept per thread: fresh memory would cost a page fault each."""
+
+    def __init__(self) -> None:
+        """Allocate on first use in a thread, outside any inference mode."""
+        with torch.inference_mode(mode=False):
+            self.field = torch.empty(PIECE, dtype=torch.int32)
+            self.distance = torch.empty(PIECE, dtype=torch.float32)
+
+
+def summarize(x: Tensor, scratch: Scratch) -> Numbers:
     """Reduce a strided CPU tensor of any dtype but quantised ones.
 
     Cost: five reads of each element, temporaries of two pieces.
@@ -39,7 +50,9 @@ def summarize(x: Tensor) -> Numbers:
     unit, repeats = compact(x)
     numbers = Numbers()
     for piece in pieces(unit, PIECE):
-        numbers.merge(_piece(_widened(piece), x.dtype))
+        numbers.merge(_piece(_widened(piece), x.dtype, scratch))
+    if x.dtype.is_floating_point and x.dtype != torch.float64:
+        numbers.subnormal = _subnormal(x.dtype, numbers.bins)
     numbers.repeat(repeats)
     return numbers
 
@@ -60,10 +73,10 @@ def _modulus(piece: Tensor) -> Tensor:
     return modulus.masked_fill_(parts.isnan().any(1), math.nan)
 
 
-def _piece(y: Tensor, dtype: torch.dtype) -> Numbers:
+def _piece(y: Tensor, dtype: torch.dtype, scratch: Scratch) -> Numbers:
     """Reduce one flat float32 or float64 tensor; `dtype` is what the elements were before."""
     out = Numbers()
-    out.bins, special, tiny = _classes(y)
+    out.bins, special, tiny = _classes(y, scratch)
     if special:
         out.nan = int(torch.isnan(y).sum())
         out.posinf = int((y == math.inf).sum())
@@ -71,33 +84,39 @@ def _piece(y: Tensor, dtype: torch.dtype) -> Numbers:
         y = y[torch.isfinite(y)]
     if tiny:
         out.zero = _drop_zeros(y, out.bins, tiny)
-    out.subnormal = _subnormal(y, dtype, out.bins)
+    if dtype == torch.float64 and out.bins[0] + out.bins[256]:
+        tiny_ones = (y.abs() < torch.finfo(dtype).tiny).logical_and_(y != 0)
+        out.subnormal = int(tiny_ones.sum())
     out.finite = y.numel()
     if out.finite:
-        _moments(y, out)
+        _moments(y, out, scratch)
         out.at_max = _at_max(y, dtype, max(-out.low, out.high))
     return out
 
 
-def _classes(y: Tensor) -> tuple[NDArray[np.int64], int, int]:
+def _classes(y: Tensor, scratch: Scratch) -> tuple[NDArray[np.int64], int, int]:
     """Count by sign and exponent field; return also the non-finite and the lowest class."""
     if y.dtype == torch.float32:
-        field = y.view(torch.int32).bitwise_right_shift(23).bitwise_and_(511)
+        field = scratch.field[: y.numel()]
+        torch.bitwise_right_shift(y.view(torch.int32), 23, out=field).bitwise_and_(511)
         bins = torch.bincount(field, minlength=BINS).numpy()
+        special = int(bins[255] + bins[511])
+        bins[255] = bins[511] = 0
     else:
-        field = y.view(torch.int64).bitwise_right_shift(52).bitwise_and_(4095)
-        wide = torch.bincount(field, minlength=4096).numpy().reshape(2, 2048)
-        bins = np.zeros((2, 256), np.int64)
-        bins[:, 0] = wide[:, : 1023 - 126].sum(1)
-        bins[:, 1:255] = wide[:, 1023 - 126 : 1023 + 128]
-        top = wide[:, 1023 + 128 : 2047].sum(1)
-        special = int(wide[:, 2047].sum())
-        bins[:, 255] = top
-        bins = bins.reshape(-1)
-        return bins, special, int(bins[0] + bins[256])
-    special = int(bins[255] + bins[511])
-    bins[255] = bins[511] = 0
+        bins, special = _wide_classes(y)
     return bins, special, int(bins[0] + bins[256])
+
+
+def _wide_classes(y: Tensor) -> tuple[NDArray[np.int64], int]:
+    """Count a float64 tensor by the exponents of float32, the ends taking what lies beyond."""
+    field = y.view(torch.int64).bitwise_right_shift(52).bitwise_and_(4095)
+    wide = torch.bincount(field, minlength=4096).numpy().reshape(2, 2048)
+    first, last = 1023 - 126, 1023 + 128
+    bins = np.zeros((2, 256), np.int64)
+    bins[:, 0] = wide[:, :first].sum(1)
+    bins[:, 1:255] = wide[:, first:last]
+    bins[:, 255] = wide[:, last:2047].sum(1)
+    return bins.reshape(-1), int(wide[:, 2047].sum())
 
 
 def _drop_zeros(y: Tensor, bins: NDArray[np.int64], tiny: int) -> int:
@@ -116,18 +135,13 @@ def _drop_zeros(y: Tensor, bins: NDArray[np.int64], tiny: int) -> int:
     return zero
 
 
-def _subnormal(y: Tensor, dtype: torch.dtype, bins: NDArray[np.int64]) -> int:
-    """Count non-zero elements below the smallest normal number of their own dtype."""
-    if not dtype.is_floating_point:
-        return 0
-    if dtype == torch.float64:
-        below = bins[0] + bins[256] and (y.abs() < torch.finfo(dtype).tiny).logical_and_(y != 0)
-        return int(below.sum()) if isinstance(below, Tensor) else 0
-    lowest = math.frexp(torch.finfo(dtype).tiny)[1] - 1
-    return int(bins[: lowest + 127].sum() + bins[256 : 256 + lowest + 127].sum())
+def _subnormal(dtype: torch.dtype, bins: NDArray[np.int64]) -> int:
+    """Count non-zero elements below the smallest normal number of a type up to 32 bits."""
+    classes = math.frexp(torch.finfo(dtype).tiny)[1] - 1 + 127
+    return int(bins[:classes].sum() + bins[256 : 256 + classes].sum())
 
 
-def _moments(y: Tensor, out: Numbers) -> None:
+def _moments(y: Tensor, out: Numbers, scratch: Scratch) -> None:
     low, high = torch.aminmax(y)
     out.low, out.high = low.item(), high.item()
     largest = max(-out.low, out.high)
@@ -140,7 +154,9 @@ def _moments(y: Tensor, out: Numbers) -> None:
     middle = y.sum().item() / n
     if y.dtype == torch.float32:
         middle = float(np.float32(middle))
-    d = y - middle
+        d = torch.sub(y, middle, out=scratch.distance[:n])
+    else:
+        d = y - middle
     drift = d.sum().item()
     squares = d.mul_(d).sum().item() - drift * drift / n
     out.mean = scaled(middle + drift / n, -power)

@@ -1,0 +1,167 @@
+"""The doors: `watch` for a block, `start` for what comes later.
+
+They check what was asked, make a `session.Session` and connect a live view where there is a
+notebook to show it in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final
+
+from torch import nn
+
+from probe_nb import config
+from probe_nb.errors import ConfigError, SessionStateError, closest
+from probe_nb.observe.select import as_models
+from probe_nb.run import Run
+from probe_nb.session import Session
+
+_OPTIONS: Final = (
+    *("optimizer", "scaler", "level", "select", "roles", "steps", "first_step"),
+    *("micro_batches", "reduce_once", "name", "live"),
+)
+
+
+class Watch:
+    """The context manager that `watch` returns; entering it gives the `Run`."""
+
+    def __init__(self, session: Callable[[], Session], *, live: bool | None) -> None:
+        """Wait with everything until the block is entered."""
+        self._make = session
+        self._live = live
+        self._session: Session | None = None
+        self._view: Any = None
+
+    def __enter__(self) -> Run:
+        """Attach, and show the live inspector where there is a notebook to show it in."""
+        if self._session is not None and self._session.run.is_open:
+            raise SessionStateError("This watch is already open; make another with `watch(...)`.")
+        self._session = self._make().open()
+        self._view = _live_view(self._session, live=self._live)
+        return self._session.run
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Give everything back; the user's exception goes on untouched."""
+        session, view = self._session, self._view
+        if session is None:
+            return
+        try:
+            if error is None:
+                session.close("finished")
+            else:
+                session.close_after(error)
+        finally:
+            self._view = None
+            if view is not None:
+                view.close()
+
+
+def _live_view(session: Session, *, live: bool | None) -> Any:
+    """Open a live view and have it told of every drain; None where nobody could see it."""
+    if live is False:
+        return None
+    from probe_nb.view import live as views
+
+    if not views.wanted(live):
+        return None
+    view = views.LiveView(session.run, final="report")
+    view.open()
+    session.listeners.append(view.update)
+    return view
+
+
+def watch(
+    model: Any = None,
+    *,
+    optimizer: Any = None,
+    scaler: Any = None,
+    level: str = "module",
+    select: Any = None,
+    roles: Any = None,
+    steps: Any = None,
+    first_step: int = 0,
+    micro_batches: int | None = None,
+    reduce_once: bool = True,
+    name: str | None = None,
+    live: bool | None = None,
+    **models: Any,
+) -> Watch:
+    """Watch a model inside a `with` block and keep the statistics of every tensor in a `Run`.
+
+    Outputs, gradients, parameters and random numbers are the same, bit for bit, as without it.
+
+    Args:
+        model: A `torch.nn.Module`, or a list, tuple or dict of modules.
+        optimizer: The optimizer, or several in the order in which they step. A step ends with the
+            first forward after the last of them. Without it any torch optimizer that holds a
+            watched parameter ends steps.
+        scaler: The `GradScaler`; gradients are divided by its scale.
+        level: `"module"` (alias `"L0"`).
+        select: Patterns on module paths (`"layers.*"`) and types (`"type:Linear"`); a leading
+            `!` takes out again. A string with commas or a list. None watches everything.
+        roles: Some of `input output param grad_output grad_input param_grad`. None: all.
+        steps: Which steps are recorded: `"0,10-20,::100"`, a number or numbers. None: all.
+        first_step: The number of the first step.
+        micro_batches: Root forwards per step, where nothing else tells.
+        reduce_once: Take a tensor that was seen in this step, and not written since, as seen.
+            Set to False if you write through `.data` or numpy inside the forward.
+        name: A name for the run.
+        live: Show the live inspector. None: in a notebook only.
+        **models: Models by name: `watch(gen=generator, disc=discriminator)`.
+
+    Returns:
+        A context manager; `with probe.watch(model) as run:` gives the `Run`.
+
+    Raises:
+        ModelError: Something is not a module.
+        SelectionError: A pattern matches no module.
+        ConfigError: An option makes no sense, or is not known.
+
+    Cost: one reduction per distinct tensor; nothing waits for the device before a step ends.
+
+    >>> import torch, probe_nb as probe
+    >>> model = torch.nn.Linear(2, 1, bias=False)
+    >>> with probe.watch(model, roles="grad_input") as run:
+    ...     model(torch.ones(1, 2, requires_grad=True)).sum().backward()
+    >>> len(run)
+    1
+    """
+    for word, value in models.items():
+        if not isinstance(value, nn.Module) and closest(word, _OPTIONS):
+            raise ConfigError(f"`{word}` is not an option.{closest(word, _OPTIONS)}")
+    if level not in ("module", "L0"):
+        raise ConfigError(f"`level` is {level!r}; this version watches `module` (alias `L0`).")
+    options = config.checked(
+        select=select,
+        roles=roles,
+        steps=steps,
+        first_step=first_step,
+        micro_batches=micro_batches,
+        reduce_once=reduce_once,
+        name=name,
+    )
+    chosen = as_models(model, models)
+    return Watch(lambda: Session(chosen, options, optimizer, scaler), live=live)
+
+
+def start(model: Any = None, **options: Any) -> Run:
+    """Begin to watch and return the run at once; `stop()` ends it. Options as for `watch`.
+
+    For scripts and cells of a notebook; in one block of code `with probe.watch(...)` is safer.
+
+    >>> import torch, probe_nb as probe
+    >>> model = torch.nn.Linear(2, 1)
+    >>> run = probe.start(model, roles=["output"])
+    >>> _ = model(torch.ones(1, 2))
+    >>> probe.stop() is run, len(run)
+    (True, 1)
+    """
+    opened = watch(model, **options)
+    return opened.__enter__()

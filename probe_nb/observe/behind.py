@@ -1,0 +1,87 @@
+"""Hooks behind a module's own hooks, for the few modules that have some.
+
+Process-wide hooks run before a module's own, which may still replace its arguments or its
+result. On such a module a hook of ours is put at the end of its own. It is on the module, so it
+would travel with copies: a deep copy drops it again, a pickle carries a function that does
+nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+_TABLES = (
+    *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
+    *("_forward_hooks", "_forward_hooks_with_kwargs"),
+)
+
+
+class Behind:
+    """One hook at the end of a module's own; call `last` before relying on it."""
+
+    def __init__(self, module: nn.Module, act: Callable[..., None], *, pre: bool) -> None:
+        """Put `act` behind the pre hooks (`pre`) or the forward hooks of the module."""
+        self._module = weakref.ref(module)
+        self._act = act
+        self._pre = pre
+        self._handle: RemovableHandle | None = None
+
+    def last(self) -> bool:
+        """Go to the end of the module's hooks; True if it was there already."""
+        module = self._module()
+        if module is None:
+            return False
+        table = module._forward_pre_hooks if self._pre else module._forward_hooks
+        if self._handle is not None and next(reversed(table), None) == self._handle.id:
+            return True
+        self.remove()
+        if self._pre:
+            self._handle = module.register_forward_pre_hook(self, with_kwargs=True)
+        else:
+            self._handle = module.register_forward_hook(self)
+        return False
+
+    def remove(self) -> None:
+        """Leave the module as it was."""
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+    def __call__(self, *args: Any) -> None:
+        """Run as torch's hook."""
+        self._act(*args)
+
+    def __deepcopy__(self, memo: dict[Any, Any]) -> Any:
+        """Let the copy of the module forget this hook as soon as the copying is over."""
+        cleaner = memo.setdefault("probe_nb", _Cleaner())
+        copied = memo.get(id(self._module()))
+        if copied is not None and self._handle is not None:
+            cleaner.todo.append((copied, self._handle.id))
+        return _inert()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be nothing in a pickle, readable without probe_nb."""
+        return (getattr, (contextlib.nullcontext(), "__exit__"))
+
+
+def _inert() -> Callable[..., None]:
+    """Return a function of the standard library that takes anything and does nothing."""
+    return contextlib.nullcontext().__exit__
+
+
+class _Cleaner:
+    """Lives in the memo of one deep copy and dies with it, when the copies are complete."""
+
+    def __init__(self) -> None:
+        self.todo: list[tuple[nn.Module, int]] = []
+
+    def __del__(self) -> None:
+        for module, key in self.todo:
+            for table in _TABLES:
+                getattr(module, table, {}).pop(key, None)
