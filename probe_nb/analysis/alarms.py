@@ -54,7 +54,7 @@ class Found:
     """What `find` says of a block, one value per record.
 
     Attributes:
-        bad_count: Non-finite elements.
+        bad_count: Non-finite elements, -1 where nothing was counted.
         quiet: Non-finite on purpose.
         loud: Non-finite and not on purpose.
         scaled: A gradient that was measured under a loss scale.
@@ -86,7 +86,7 @@ def find(
     """
     site = block["site"]
     nan, pos, neg = (np.maximum(block[f"{n}_count"], 0) for n in ("nan", "posinf", "neginf"))
-    bad_count = nan + pos + neg
+    bad_count = np.where(block["nan_count"] < 0, -1, nan + pos + neg)
     bad = bad_count > 0
     scaled = (direction[site] == _BACKWARD) & ~np.isnan(block["loss_scale"])
     quiet = np.zeros(len(site), np.bool_)

@@ -177,8 +177,5 @@ def cut(
 
 
 def _bad(latest: Arrays, site: NDArray[np.int64]) -> NDArray[np.int64]:
-    names = ("nan_count", "posinf_count", "neginf_count")
-    total = np.zeros(len(site), np.int64)
-    for name in names:
-        total += np.maximum(latest[name][site], 0)
-    return total
+    total = latest["nan_count"][site] + latest["posinf_count"][site] + latest["neginf_count"][site]
+    return np.maximum(total, -1)  # three counts that are absent make -3
