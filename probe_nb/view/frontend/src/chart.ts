@@ -1,15 +1,17 @@
 /** The large drawings of the detail pane. */
 import { s } from "./dom";
-import { exact, number, percent, power } from "./format";
+import { exact, number, percent, plural, power } from "./format";
 import { describe, draw, fit, geometry, ownAxis, ticks, type Geometry, type Histogram } from "./histogram";
 import { describeTrend, trend } from "./sparkline";
 import type { Limits } from "./types";
 
-const WIDTH = 324;
-const HISTOGRAM_HEIGHT = 96;
+const WIDTH = 280;
+const HISTOGRAM_HEIGHT = 84;
+/** Wide enough for the names of what stands outside the axis. */
+const CAP = 15;
 const AXIS_HEIGHT = 16;
-const BAND_HEIGHT = 13;
-const TREND_HEIGHT = 64;
+const BAND_HEIGHT = 16;
+const TREND_HEIGHT = 56;
 
 /** The dtypes a reader may want to move to, and how they are called here. */
 const BANDS: readonly (readonly [dtype: string, name: string])[] = [
@@ -20,7 +22,7 @@ const BANDS: readonly (readonly [dtype: string, name: string])[] = [
 ];
 
 export function histogramChart(histogram: Histogram, limits: Record<string, Limits>): SVGElement {
-  const where = geometry(ownAxis(histogram), WIDTH, HISTOGRAM_HEIGHT, 9);
+  const where = geometry(ownAxis(histogram), WIDTH, HISTOGRAM_HEIGHT, CAP);
   const parts = draw(histogram, where);
   const bands = BANDS.filter(([dtype]) => limits[dtype]);
   const height = HISTOGRAM_HEIGHT + AXIS_HEIGHT + bands.length * BAND_HEIGHT;
@@ -33,7 +35,7 @@ export function histogramChart(histogram: Histogram, limits: Record<string, Limi
     path("zero", parts.zero),
     path("nonfinite", parts.nonfinite),
     ...axisLabels(where, histogram),
-    ...bands.flatMap(([dtype, name], index) =>
+    ...bands.map(([dtype, name], index) =>
       band(where, limits[dtype] as Limits, name, HISTOGRAM_HEIGHT + AXIS_HEIGHT + index * BAND_HEIGHT, histogram),
     ),
   );
@@ -45,7 +47,7 @@ function text(x: number, y: number, words: string, anchor = "middle", name = "ti
 
 function axisLabels(where: Geometry, { zero, nan, posinf, neginf }: Histogram): SVGElement[] {
   const y = HISTOGRAM_HEIGHT + 12;
-  const labels = ticks(where.axis, 4).flatMap((exponent) =>
+  const labels = ticks(where.axis, 5).flatMap((exponent) =>
     [true, false].flatMap((negative) => {
       const edge = where.x(exponent, negative) + (negative ? where.binWidth : 0);
       const near = Math.abs(edge - where.zeroX - where.cap / 2) < 18;
@@ -62,34 +64,34 @@ function axisLabels(where: Geometry, { zero, nan, posinf, neginf }: Histogram): 
   ];
   for (const [x, name, n] of caps) {
     const tone = n > 0 && name !== "0" ? "tick alarm" : "tick";
-    const end = name === "NaN";
-    if (end && !n) continue;
-    if (name.includes("∞") && !n) continue;
-    labels.push(text(end ? WIDTH : x + where.cap / 2, end && posinf ? 10 : y, name, end ? "end" : "middle", tone));
+    const last = name === "NaN";
+    const at = last ? WIDTH : x + where.cap / 2;
+    if (n > 0 || name === "0") labels.push(text(at, y, name, last ? "end" : "middle", tone));
   }
   return labels;
 }
 
 /** The range of a dtype under the axis, mirrored like the values, and what of them it could not hold. */
-function band(where: Geometry, limits: Limits, name: string, y: number, histogram: Histogram): SVGElement[] {
+function band(where: Geometry, limits: Limits, name: string, y: number, histogram: Histogram): SVGElement {
   const low = Math.max(where.axis.low, limits[0]);
   const high = Math.min(where.axis.high, limits[1]);
   const { under, over, total } = fit(histogram, limits);
   const lost = [over ? `${percent(over, total)} % over` : "", under ? `${percent(under, total)} % under` : ""];
   const verdict = lost.filter(Boolean).join(", ") || (total ? "fits" : "");
-  const middle = y + 6;
-  const tone = over ? "band alarm" : "band";
-  const lines =
-    low > high
-      ? []
-      : [true, false].map((negative) => {
-          const from = where.x(negative ? high : low, negative);
-          const to = where.x(negative ? low : high, negative) + where.binWidth;
-          return s("path", { class: tone, d: `M${from} ${middle}H${to}` });
-        });
-  const words = s("title", {}, `${name}: up to ${exact(limits[2])}; ${verdict || "nothing to hold"}`);
-  const centre = where.zeroX + where.cap / 2;
-  return [s("g", {}, words, ...lines, text(centre, middle + 3.5, `${name} ${verdict}`.trim(), "middle", "band-name"))];
+  const foot = y + BAND_HEIGHT - 2;
+  const line = (negative: boolean): SVGElement => {
+    const from = where.x(negative ? high : low, negative);
+    const to = where.x(negative ? low : high, negative) + where.binWidth;
+    return s("path", { class: over ? "band alarm" : "band", d: `M${from} ${foot}H${to}` });
+  };
+  return s(
+    "g",
+    {},
+    s("title", {}, `${name}: largest value ${exact(limits[2])}, smallest ${power(limits[0])}`),
+    ...(low > high ? [] : [line(true), line(false)]),
+    text(0, foot - 4, name, "start"),
+    text(WIDTH, foot - 4, verdict, "end", over ? "tick alarm" : "tick"),
+  );
 }
 
 export function trendChart(values: Float64Array, statistic: string): SVGElement {
@@ -97,6 +99,7 @@ export function trendChart(values: Float64Array, statistic: string): SVGElement 
   const dot = found.last ? `M${found.last[0]} ${found.last[1]}h0` : "";
   const height = TREND_HEIGHT + 14;
   const range = Number.isNaN(found.low) ? "" : `${number(found.low)} … ${number(found.high)}`;
+  const marks = found.nonfinite ? `non-finite in ${found.nonfinite} of ${plural(found.steps, "step")}` : "now";
   return s(
     "svg",
     { viewBox: `0 0 ${WIDTH} ${height}`, width: WIDTH, height, role: "img", "aria-label": describeTrend(found, statistic) },
@@ -105,6 +108,6 @@ export function trendChart(values: Float64Array, statistic: string): SVGElement 
     s("path", { class: "line", d: found.line }),
     s("path", { class: "dot", d: dot }),
     text(0, height - 2, range, "start"),
-    text(WIDTH, height - 2, found.nonfinite ? `non-finite in ${found.nonfinite} of ${found.steps}` : "now", "end", found.nonfinite ? "tick alarm" : "tick"),
+    text(WIDTH, height - 2, marks, "end", found.nonfinite ? "tick alarm" : "tick"),
   );
 }

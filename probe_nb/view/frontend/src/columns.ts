@@ -5,7 +5,7 @@ import { ABSENT, compact, count, exact, number, percent, shape, shortDtype } fro
 import { describe, draw, geometry, histogramOf, type Axis } from "./histogram";
 import { describeTrend, trend } from "./sparkline";
 import type { ColumnName } from "./types";
-import { severity, statusReason } from "./words";
+import { INF, severity, statusReason } from "./words";
 
 export interface Column {
   key: string;
@@ -14,13 +14,15 @@ export interface Column {
   width: number;
   align: "left" | "right" | "drawn";
   sort: SortValue;
+  /** Characters in the cell, where the column is as wide as its contents. */
+  length?(data: Data, row: number): number;
   /** The first click on the head sorts this way. */
   descendingFirst: boolean;
   fill(cell: HTMLElement, data: Data, row: number, axis: Axis): void;
 }
 
 const HEIGHT = 18;
-const HISTOGRAM_WIDTH = 124;
+const HISTOGRAM_WIDTH = 108;
 const TREND_WIDTH = 72;
 
 type Text = (data: Data, row: number) => string;
@@ -45,7 +47,7 @@ function statColumn(key: ColumnName, label: string, title: string): Column {
     key,
     label,
     title,
-    width: 74,
+    width: 70,
     align: "right",
     sort: (data, row) => data.value(key, row),
     descendingFirst: true,
@@ -111,7 +113,7 @@ function fillHealth(cell: HTMLElement, data: Data, row: number): void {
   const reasons = badges.map((badge) => badge.why);
   if (inherited) reasons.push("inherited from an earlier module");
   cell.title = reasons.join("; ") || "nothing unusual";
-  const shown = badges.slice(0, badges[0] && badges[0].word.length > 6 ? 1 : 2);
+  const shown = badges.slice(0, badges[1] && badges[1].bit === INF ? 2 : 1); // two long badges do not fit
   const marks: HTMLElement[] = shown.map((badge) =>
     h("span", { class: `badge ${badge.tone}` }, `${badge.glyph} ${badge.word}`),
   );
@@ -160,21 +162,23 @@ function drawnColumn(key: string, title: string, width: number, sort: SortValue,
 }
 
 const module: Column = {
-  ...textColumn("module", "module", "path of the module", 210, (data, row) => data.sites.paths[row] ?? ""),
+  ...textColumn("module", "module", "path of the module", 208, (data, row) => data.sites.paths[row] ?? ""),
   fill: fillModule,
+  length: (data, row) => data.sites.paths[row]?.length ?? 0,
 };
 const role: Column = {
-  ...textColumn("role", "role", "what the tensor is to the module", 106, (data, row) => {
+  ...textColumn("role", "role", "what the tensor is to the module", 150, (data, row) => {
     const { role, leaf } = data.site(row);
     return `${role} ${leaf}`;
   }),
   fill: fillRole,
+  length: (data, row) => data.site(row).role.length + data.site(row).leaf.length,
 };
 const health: Column = {
   ...drawnColumn(
     "health",
     "what is unusual, most severe first",
-    106,
+    126,
     (data, row) => severity(data.bits(row), data.value("status", row)),
     fillHealth,
   ),
@@ -185,6 +189,19 @@ function infinite(data: Data, row: number): number {
   return data.value("posinf_count", row) + data.value("neginf_count", row);
 }
 
+const CHARACTER = 6.8;
+const LEAST = 76;
+
+/** Widths in pixels: columns of names are as wide as the names, within limits. */
+export function widths(data: Data): number[] {
+  return TABLE.map((column) => {
+    if (!column.length) return column.width;
+    let most = 0;
+    for (let row = 0; row < data.size; row++) most = Math.max(most, column.length(data, row));
+    return Math.min(column.width, Math.max(LEAST, Math.ceil(most * CHARACTER) + 22));
+  });
+}
+
 /** What is read first stands first; the module's column stays in view while the others scroll. */
 export const TABLE: readonly Column[] = [
   module,
@@ -193,16 +210,9 @@ export const TABLE: readonly Column[] = [
   drawnColumn(
     "values",
     "log2 histogram: negative left, positive right, large outside; zeros in the middle; -Inf, +Inf and NaN at the ends",
-    HISTOGRAM_WIDTH + 16,
+    HISTOGRAM_WIDTH + 12,
     (data, row) => data.value("absmax", row),
     fillHistogram,
-  ),
-  drawnColumn(
-    "trend",
-    "largest magnitude over steps, log scale; marks: steps with non-finite elements",
-    TREND_WIDTH + 16,
-    (data, row) => data.value("first_bad_step", row),
-    fillTrend,
   ),
   statColumn("mean", "mean", "mean of the finite elements"),
   statColumn("std", "std", "standard deviation of the finite elements"),
@@ -228,6 +238,16 @@ export const TABLE: readonly Column[] = [
       (data, row) => percent(data.value("zero_count", row), data.value("numel", row)),
     ),
     sort: (data, row) => data.value("zero_count", row) / data.value("numel", row),
+  },
+  {
+    ...drawnColumn(
+      "trend",
+      "largest magnitude over steps, log scale; marks: steps with non-finite elements (sorts by the first of them)",
+      TREND_WIDTH + 16,
+      (data, row) => (data.value("first_bad_step", row) >= 0 ? data.value("first_bad_step", row) : NaN),
+      fillTrend,
+    ),
+    descendingFirst: false,
   },
   textColumn("type", "type", "class of the module", 116, (data, row) => data.site(row).type),
   {

@@ -1,6 +1,6 @@
 /** What is shown now: sites, status and numbers together, and which rows of them in which order. */
 import type { ColumnName, Frame, Site, Status } from "./types";
-import { ANOMALY, badgesOf, DOWNSTREAM, severity, type Badge } from "./words";
+import { ABSENT_BIT, ANOMALY, badgesOf, DOWNSTREAM, severity, type Badge } from "./words";
 
 /** The sites with all that is derived from them alone, made once per change of `sites`. */
 export class Sites {
@@ -79,8 +79,10 @@ export class Data {
     return site;
   }
 
+  /** The badges of a row as bits; a row without a record is absent, not healthy. */
   bits(row: number): number {
-    return this.value("badges", row) || 0;
+    const bits = this.value("badges", row);
+    return Number.isNaN(bits) ? ABSENT_BIT : bits;
   }
 
   badges(row: number): Badge[] {

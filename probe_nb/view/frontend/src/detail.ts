@@ -2,10 +2,10 @@
 import { histogramChart, trendChart } from "./chart";
 import type { Data } from "./data";
 import { h } from "./dom";
-import { ABSENT, count, exact, percent, plural, shape } from "./format";
+import { ABSENT, count, exact, number, percent, plural, shape } from "./format";
 import { histogramOf } from "./histogram";
 import type { ColumnName } from "./types";
-import { ANOMALY, statusReason } from "./words";
+import { ANOMALY, statusReason, type Badge } from "./words";
 
 const STATISTICS: readonly ColumnName[] = ["min", "max", "mean", "std", "l2", "absmax"];
 const COUNTS: readonly (readonly [column: ColumnName, name: string])[] = [
@@ -29,13 +29,13 @@ export class Detail {
       this.element.replaceChildren(h("p", { class: "hint" }, "Select a row to see all its numbers."));
       return;
     }
+    const { frame, status } = data;
+    const trend = trendChart(data.spark(row), status.spark);
     this.element.replaceChildren(
       h("div", { class: "who" }, ...this.who(data, row)),
-      figure("values", "log2 scale, √ counts", histogramChart(histogramOf(data.frame, row), limits(data, row))),
-      ...(data.frame.sparkLength
-        ? [figure("trend", `${data.status.spark} over steps`, trendChart(data.spark(row), data.status.spark))]
-        : []),
+      figure("values", "log2 scale, √ counts", histogramChart(histogramOf(frame, row), limits(data, row))),
       h("div", { class: "numbers" }, statistics(data, row), counts(data, row)),
+      ...(frame.sparkLength ? [figure("trend", `${status.spark} over steps, log scale`, trend)] : []),
     );
     this.element.scrollTop = kept;
   }
@@ -78,15 +78,36 @@ export class Detail {
 
 function findings(data: Data, row: number): HTMLElement[] {
   const first = data.value("first_bad_step", row);
-  const notes = data.badges(row).map((badge) =>
-    h("p", { class: "finding" }, h("span", { class: `badge ${badge.tone}` }, `${badge.glyph} ${badge.word}`), badge.why),
-  );
+  const notes = data.badges(row).map((badge) => {
+    const mark = h("span", { class: `badge ${badge.tone}` }, `${badge.glyph} ${badge.word}`);
+    return h("p", { class: "finding" }, mark, evidence(data, row, badge));
+  });
   const more = [
     ...(first >= 0 ? [`first non-finite at step ${count(first)}`] : []),
     ...(data.inherited(row) ? ["inherited from an earlier module"] : []),
   ];
-  if (more.length) notes.push(h("p", { class: "finding more" }, more.join("; ")));
+  if (more.length) notes.push(h("p", { class: "finding facts" }, more.join("; ")));
   return notes;
+}
+
+/** What speaks for a badge, in this row's own numbers where they say it best. */
+function evidence(data: Data, row: number, badge: Badge): string {
+  const of = ` of ${plural(data.value("numel", row), "element")}`;
+  const largest = data.status.dtype_limits[data.site(row).dtype]?.[2];
+  const absmax = data.value("absmax", row);
+  if (badge.word === "NaN" && data.value("nan_count", row) > 0) return count(data.value("nan_count", row)) + of;
+  if (badge.word === "Inf") {
+    const signs = [["posinf_count", "+"], ["neginf_count", "-"]] as const;
+    const found = signs.filter(([name]) => data.value(name, row) > 0);
+    if (found.length) return found.map(([name, sign]) => `${count(data.value(name, row))} ${sign}Inf`).join(", ");
+  }
+  if (badge.word === "saturated" && data.value("at_max_count", row) > 0) {
+    return `${count(data.value("at_max_count", row))}${of} at the largest value`;
+  }
+  if (badge.word === "overflow risk" && largest && absmax >= 0) {
+    return `|x| reaches ${percent(absmax, largest)} % of the largest ${data.site(row).dtype}`;
+  }
+  return badge.why;
 }
 
 /** Ranges of dtypes are drawn for what could be stored in them: not for integers. */
@@ -101,10 +122,11 @@ function figure(title: string, caption: string, picture: SVGElement): HTMLElemen
 function statistics(data: Data, row: number): HTMLElement {
   const why = statusReason(data.value("status", row));
   return list(
+    "statistics",
     STATISTICS.map((name) => {
       const value = data.value(name, row);
       const absent = Number.isNaN(value);
-      return [name, absent ? ABSENT : exact(value), absent ? why : "", false];
+      return [name, absent ? ABSENT : number(value, 6), absent ? why : exact(value), false];
     }),
   );
 }
@@ -113,6 +135,7 @@ function counts(data: Data, row: number): HTMLElement {
   const why = statusReason(data.value("status", row));
   const total = data.value("numel", row);
   return list(
+    "counts",
     COUNTS.map(([column, name]) => {
       const n = data.value(column, row);
       const share = n > 0 ? `${percent(n, total)} %` : "";
@@ -123,10 +146,11 @@ function counts(data: Data, row: number): HTMLElement {
 
 type Entry = [name: string, value: string, note: string, alarm: boolean];
 
-function list(entries: Entry[]): HTMLElement {
-  const rows = entries.flatMap(([name, value, note, alarm]) => [
-    h("dt", {}, name),
-    h("dd", { title: note, class: alarm ? "alarm" : "" }, value, ...(note.endsWith("%") ? [h("small", {}, note)] : [])),
+function list(name: string, entries: Entry[]): HTMLElement {
+  const cells = entries.flatMap(([term, value, note, alarm]) => [
+    h("dt", {}, term),
+    h("dd", { title: note, class: alarm ? "alarm" : "" }, value),
+    ...(name === "counts" ? [h("dd", { class: "share" }, note.endsWith("%") ? note : "")] : []),
   ]);
-  return h("dl", {}, ...rows);
+  return h("dl", { class: name }, ...cells);
 }

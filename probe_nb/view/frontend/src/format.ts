@@ -14,7 +14,8 @@ export function number(x: number, digits = 3): string {
   const size = Math.abs(x);
   if (Number.isInteger(x) && size < 1e6) return String(x);
   if (size < 1e-3 || size >= 1e5) return scientific(x, digits);
-  const decimals = Math.max(0, digits - 1 - Math.floor(Math.log10(size)));
+  const rounded = Number(size.toPrecision(digits)); // 0.9996 takes the decimals of 1.00
+  const decimals = Math.max(0, digits - 1 - Math.floor(Math.log10(rounded)));
   return x.toFixed(decimals);
 }
 

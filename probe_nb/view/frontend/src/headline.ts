@@ -49,8 +49,7 @@ export class HeadlineView {
     this.state.dataset.state = status.open ? (frozen ? "frozen" : "live") : "ended";
     setText(this.state, state);
     const facts = [
-      status.step === null ? "" : `step ${count(status.step)}`,
-      plural(status.steps, "step"),
+      status.open && status.step !== null ? `step ${count(status.step)}` : plural(status.steps, "step"),
       plural(status.modules, "module"),
       plural(status.records, "record"),
       status.title,

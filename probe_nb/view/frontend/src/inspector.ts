@@ -61,20 +61,25 @@ export class Inspector {
     const anchored = before.keys[anchor.row] ?? null;
     const text = this.model.get("sites");
     const sites = text === this.sitesText ? before : new Sites(parseSites(text));
-    const data = new Data(sites, parseStatus(this.model.get("status")), decodeFrame(this.model.get("frame")));
+    const status = parseStatus(this.model.get("status"));
     this.sitesText = text;
-    this.data = data;
-    this.axis = sharedAxis(data.frame, this.axis);
-    this.show();
+    // the headline is shown even if the numbers cannot be read
+    this.data = new Data(sites, status, emptyFrame());
+    try {
+      this.data = new Data(sites, status, decodeFrame(this.model.get("frame")));
+    } finally {
+      this.axis = sharedAxis(this.data.frame, this.axis);
+      this.show();
+    }
     if (this.choice.order.by === "execution") this.table.restore(sites.find(anchored), anchor.offset);
     if (!this.chosen) this.followHeadline();
   }
 
-  /** Until the reader picks a row, the selected one is the one that the headline speaks of. */
+  /** Until the reader picks a row, it is the one that the headline speaks of, or else the first. */
   private followHeadline(): void {
-    const { row } = this.data.status.headline;
-    const key = row === null ? null : (this.data.sites.keys[row] ?? null);
-    if (row === null || key === null || key === this.selected) return;
+    const row = this.data.status.headline.row ?? this.rows[0] ?? -1;
+    const key = this.data.sites.keys[row] ?? null;
+    if (key === null || key === this.selected) return;
     this.selected = key;
     this.showSelection();
     this.table.reveal(row, LEAD);
@@ -86,6 +91,7 @@ export class Inspector {
     this.rows = visibleRows(data, choice, column?.sort);
     this.headline.show(data.status, this.frozen);
     this.toolbar.show(choice, data.sites.roles, this.rows.length, data.size, data.status.open);
+    this.element.classList.toggle("vacant", !data.size);
     const nothing = data.size ? "No row matches." : "Rows appear here as soon as the model runs.";
     this.table.show(data, this.rows, this.axis as Axis, choice.order, nothing);
     this.showSelection();

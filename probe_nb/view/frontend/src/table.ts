@@ -3,12 +3,14 @@
  *
  * Row elements are reused in a ring, so that scrolling fills just the rows that enter.
  */
-import { TABLE, type Column } from "./columns";
+import { TABLE, widths, type Column } from "./columns";
 import type { Data, Order } from "./data";
 import { h, setAttribute, setText } from "./dom";
+import { power } from "./format";
 import type { Axis } from "./histogram";
 
-export const ROW_HEIGHT = 24;
+const ROW_HEIGHT = 24;
+const HEAD_HEIGHT = 25;
 const OVERSCAN = 4;
 
 interface Row {
@@ -55,13 +57,11 @@ export class Table {
       this.body,
       this.empty,
     );
-    const widths = TABLE.map(({ width }, index) => (index ? `${width}px` : `minmax(${width}px, 1fr)`));
-    this.element.style.setProperty("--columns", widths.join(" "));
-    this.element.style.setProperty("--width", `${TABLE.reduce((sum, { width }) => sum + width, 0)}px`);
   }
 
   /** Show these rows of this data; what is in view stays where it is. */
   show(data: Data, rows: readonly number[], axis: Axis, order: Order, emptyText: string): void {
+    if (this.data?.sites !== data.sites) this.setWidths(widths(data));
     this.data = data;
     this.rows = rows;
     this.axis = axis;
@@ -71,7 +71,7 @@ export class Table {
     this.body.style.height = `${rows.length * ROW_HEIGHT}px`;
     setText(this.empty, rows.length ? "" : emptyText);
     this.empty.hidden = rows.length > 0;
-    this.paintHeads();
+    this.paintHeads(axis);
     this.paint();
   }
 
@@ -85,7 +85,7 @@ export class Table {
     const index = this.rows.indexOf(row);
     if (index < 0) return;
     const top = index * ROW_HEIGHT;
-    const height = this.element.clientHeight - ROW_HEIGHT;
+    const height = this.element.clientHeight - HEAD_HEIGHT;
     const { scrollTop } = this.element;
     if (top < scrollTop || lead) this.element.scrollTop = top - lead * ROW_HEIGHT;
     else if (top + ROW_HEIGHT > scrollTop + height) this.element.scrollTop = top + ROW_HEIGHT - height;
@@ -119,6 +119,12 @@ export class Table {
     }
     for (const row of this.pool) row.element.hidden = !used.has(row);
     setAttribute(this.element, "aria-activedescendant", active);
+  }
+
+  private setWidths(pixels: number[]): void {
+    const columns = pixels.map((width, index) => (index ? `${width}px` : `minmax(${width}px, 1fr)`));
+    this.element.style.setProperty("--columns", columns.join(" "));
+    this.element.style.setProperty("--width", `${pixels.reduce((sum, width) => sum + width, 0)}px`);
   }
 
   private grow(size: number): void {
@@ -156,6 +162,7 @@ export class Table {
       { type: "button", tabindex: index ? -1 : 0, title: `${column.title} (click to sort)` },
       h("span", {}, column.label),
       h("span", { class: "arrow", "aria-hidden": "true" }),
+      h("span", { class: "scale" }),
     );
     button.addEventListener("click", () => this.events.sort(this.nextOrder(column)));
     button.addEventListener("keydown", (event) => this.headKey(event, index));
@@ -170,13 +177,14 @@ export class Table {
     return { by: "execution", descending: false };
   }
 
-  private paintHeads(): void {
+  private paintHeads(axis: Axis): void {
     this.heads.forEach((head, index) => {
       const sorted = this.order.by === TABLE[index]?.key;
       const direction = this.order.descending ? "descending" : "ascending";
       setAttribute(head, "aria-sort", sorted ? direction : "none");
       const arrow = head.querySelector(".arrow") as Element;
       setText(arrow, sorted ? (this.order.descending ? "▾" : "▴") : "");
+      if (TABLE[index]?.key === "values") setText(head.querySelector(".scale") as Element, scale(axis));
     });
   }
 
@@ -215,6 +223,11 @@ export class Table {
     this.events.select(row);
     this.reveal(row);
   }
+}
+
+/** What the inner and the outer end of the histograms stand for. */
+function scale({ low, high }: Axis): string {
+  return `±${power(low)}…${power(high)}`;
 }
 
 /** Keep a key that we acted on from the notebook, where it would act on cells. */

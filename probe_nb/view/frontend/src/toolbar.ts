@@ -29,7 +29,7 @@ export class Toolbar {
     this.search = h("input", {
       type: "search",
       placeholder: "Search  /",
-      "aria-label": "Search modules, types, roles",
+      "aria-label": "Search",
       spellcheck: "false",
       autocomplete: "off",
     });

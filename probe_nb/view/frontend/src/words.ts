@@ -46,7 +46,7 @@ const STATUSES: readonly (readonly [name: string, reason: string])[] = [
 const FAILED = STATUSES.length - 1;
 
 export function statusName(code: number): string {
-  return STATUSES[code]?.[0] ?? "absent";
+  return STATUSES[code]?.[0] ?? "no record";
 }
 
 /** Why a value is absent; a row that never got a record has no status at all. */
