@@ -19,13 +19,13 @@ class Code:
     last: CodeType | None
     silent: bool
 
-    def run(self, namespace: dict[str, Any]) -> Any:
+    def run(self, shell: Any) -> Any:
         """Run it as the shell would and return what is to be shown."""
         __tracebackhide__ = True
-        exec(self.body, namespace)  # noqa: S102 - the user's cell
+        exec(self.body, shell.user_global_ns, shell.user_ns)  # noqa: S102 - the user's cell
         if self.last is None:
             return None
-        value = eval(self.last, namespace)  # noqa: S307 - the user's cell
+        value = eval(self.last, shell.user_global_ns, shell.user_ns)  # noqa: S307 - the user's cell
         return None if self.silent else value
 
 

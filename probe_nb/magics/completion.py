@@ -48,15 +48,20 @@ def candidates(typed: str, variables: Mapping[str, Any]) -> list[str]:
         option, word = word.split("=", 1)
     elif word.startswith("-"):
         return list(OPTIONS)
+    if option in OPTIONS and option not in _FLAGS:
+        return _values(option, variables)
+    if not _model_comes(before):
+        return list(OPTIONS)
+    *parents, name = word.lstrip("([{").split(".")
+    if name and not name.isidentifier():
+        return []  # inside an expression, which IPython completes
+    return _submodules(variables, parents)
+
+
+def _values(option: str, variables: Mapping[str, Any]) -> list[str]:
     if option == "--roles":
         return list(MODULE_ROLES)
-    if word.lstrip("([{") and not word.lstrip("([{").isidentifier():
-        return []  # inside an expression, which IPython completes
-    if option in _VARIABLES:
-        return _holding(variables, *_VARIABLES[option])
-    if option in OPTIONS and option not in _FLAGS:
-        return []
-    return _holding(variables, "torch.nn", "Module") if _model_comes(before) else list(OPTIONS)
+    return _holding(variables, *_VARIABLES[option]) if option in _VARIABLES else []
 
 
 def _model_comes(before: list[str]) -> bool:
@@ -82,6 +87,16 @@ def _holding(variables: Mapping[str, Any], room: str, kind: str) -> list[str]:
         for name, value in list(variables.items())
         if not name.startswith("_") and any(isinstance(each, wanted) for each in _inside(value))
     ]
+
+
+def _submodules(variables: Mapping[str, Any], parents: list[str]) -> list[str]:
+    """Return `model.encoder` and so on; attributes are looked up without running any code."""
+    held: Mapping[str, Any] = variables
+    for name in parents:
+        space = getattr(held.get(name), "__dict__", {})
+        held = {**space, **space.get("_modules", {})}
+    names = [name for name in _holding(held, "torch.nn", "Module") if name.isidentifier()]
+    return [".".join([*parents, name]) for name in names]
 
 
 def _inside(value: Any) -> Iterable[Any]:

@@ -215,14 +215,13 @@ class ProbeMagics(Magics):
         """
         __tracebackhide__ = True
         asked = parse(type(self).probe_start, line)
-        prepared = self._prepare(asked, _scope(self.shell.user_ns, local_ns))
+        prepared = self._prepare(asked, _scope(self.shell, local_ns))
         earlier = self._stop_own("restarted")
         if earlier is not None:
             _say_restarted(earlier)
         self._watching = self._open(prepared, asked, "line")
         if self._watching.view is None:
-            count = prepared.run.info.modules
-            _say(f"Watching {_title(prepared.run)}, {count} modules; `%probe_stop` ends it.")
+            _say(f"Watching {_title(prepared.run)}; `%probe_stop` ends it.")
 
     @line_magic
     @no_var_expand
@@ -233,7 +232,9 @@ class ProbeMagics(Magics):
         that `probe.start` opened; where nothing is open it says so and does nothing.
         """
         _no_argument("%probe_stop", line)
-        run = self._stop_own("stopped") or session.stop()
+        run = self._stop_own("stopped")
+        if run is None:  # not `or`: a run without records is false
+            run = session.stop()
         if run is None:
             _say(_NOTHING)
             return None
@@ -248,13 +249,9 @@ class ProbeMagics(Magics):
         For loops that have no optimizer to tell: put it at the end of the loop's body.
         """
         _no_argument("%probe_step", line)
-        watching = self._own()
-        if watching is not None:
-            watching.run.step()
-        elif session.sessions():
-            session.step()
-        else:
+        if not session.sessions():
             raise UsageError(f"There is no step to end. {_NOTHING}")
+        session.step()
 
     @line_magic("probe")  # type: ignore[arg-type]
     @no_var_expand
@@ -265,8 +262,8 @@ class ProbeMagics(Magics):
         `%%probe model` watches one cell.
         """
         _no_argument("%probe", line, "`%probe_start model` or, as the first line, `%%probe model`")
-        watching, opened = self._own(), session.sessions()
-        run = watching.run if watching else opened[-1].run if opened else self._last
+        opened = session.sessions()
+        run = opened[-1].run if opened else self._last
         if run is None:
             _say(_NOTHING)
         return None if line.strip() else run
@@ -289,10 +286,10 @@ class ProbeMagics(Magics):
         __tracebackhide__ = True
         asked = parse(type(self).watch_cell, line)
         code = compiled(self.shell, cell)
-        prepared = self._prepare(asked, self.shell.user_ns)
+        prepared = self._prepare(asked, _scope(self.shell))
         watching = self._open(prepared, asked, "report")
         try:
-            value = code.run(self.shell.user_ns)
+            value = code.run(self.shell)
         except BaseException as error:
             self._end_cell(watching, error)
             raise
@@ -305,9 +302,12 @@ class ProbeMagics(Magics):
             display(watching.run)  # type: ignore[no-untyped-call]
 
 
-def _scope(user_ns: dict[str, Any], local_ns: dict[str, Any] | None) -> dict[str, Any]:
-    """Let a magic inside a function see the variables of the function."""
-    return user_ns if local_ns is None or local_ns is user_ns else {**user_ns, **local_ns}
+def _scope(shell: Any, local_ns: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the variables that an expression may use: also those of a function around it."""
+    spaces = [shell.user_global_ns, shell.user_ns, local_ns or shell.user_ns]
+    if all(space is spaces[0] for space in spaces):
+        return shell.user_ns  # type: ignore[no-any-return]
+    return {name: value for space in spaces for name, value in space.items()}
 
 
 def _restorer(table: dict[str, Any], name: str) -> Callable[[], object]:
