@@ -1,0 +1,86 @@
+"""How every test runs: one thread, fixed examples, and everything given back at the end."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import hypothesis
+import pytest
+import torch
+import torch._dynamo  # an optimizer imports it at its first step, and it adds a warnings filter
+from torch.nn.modules import module as torch_module
+from torch.optim import optimizer as torch_optimizer
+from torch.utils import _python_dispatch
+
+from tests import models
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+torch.set_num_threads(1)
+hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("fixed")
+
+
+@pytest.fixture(autouse=True)
+def no_leftovers() -> Iterator[None]:
+    """Hold that a test leaves no hook, mode, filter, callback or session behind."""
+    before = fingerprint()
+    yield
+    open_sessions = _sessions()
+    for session in open_sessions:  # so that the tests after this one do not fail with it
+        session.close("left open by a test")
+    assert not open_sessions, "a test left a session open"
+    after = fingerprint()
+    assert {k: v for k, v in after.items() if v != before[k]} == {}, "changed by the test"
+    assert models.hooks_of_probe_nb() == []
+
+
+def fingerprint() -> dict[str, Any]:
+    """Read everything in the process that a watch could change and forget to change back."""
+    tables = {
+        f"{room.__name__}.{name}": dict(value)
+        for room in (torch_module, torch_optimizer)
+        for name, value in vars(room).items()
+        if name.startswith("_global_") and isinstance(value, dict)
+    }
+    return tables | {
+        "full backward hooks": torch_module._global_is_full_backward_hook,
+        "function modes": list(torch.overrides._get_current_function_mode_stack()),
+        "dispatch modes": list(_python_dispatch._get_current_dispatch_mode_stack()),
+        "grad mode": torch.is_grad_enabled(),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "autocast": torch.is_autocast_enabled("cpu"),
+        "anomaly mode": torch.is_anomaly_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "fast attention": torch.backends.mha.get_fastpath_enabled(),
+        "default dtype": torch.get_default_dtype(),
+        "default device": torch.get_default_device(),
+        "torch threads": torch.get_num_threads(),
+        "warnings": (list(warnings.filters), warnings.showwarning),
+        "hooks of Python": (sys.excepthook, threading.excepthook, sys.displayhook),
+        "IPython": _ipython(),
+    }
+
+
+def _sessions() -> tuple[Any, ...]:
+    room = sys.modules.get("probe_nb.session")
+    return () if room is None else room.sessions()
+
+
+def _ipython() -> object:
+    """Return the state of the shell in this process, None if there is none."""
+    room = sys.modules.get("IPython.core.interactiveshell")
+    if room is None or not room.InteractiveShell.initialized():
+        return None
+    shell = room.InteractiveShell.instance()
+    return (
+        {name: list(calls) for name, calls in shell.events.callbacks.items()},
+        list(shell.input_transformers_cleanup),
+        list(shell.input_transformers_post),
+        {kind: dict(known) for kind, known in shell.magics_manager.magics.items()},
+        list(shell.Completer.custom_matchers),
+    )
