@@ -178,4 +178,5 @@ def cut(
 
 def _bad(latest: Arrays, site: NDArray[np.int64]) -> NDArray[np.int64]:
     total = latest["nan_count"][site] + latest["posinf_count"][site] + latest["neginf_count"][site]
-    return np.maximum(total, -1)  # three counts that are absent make -3
+    known: NDArray[np.int64] = np.maximum(total, -1)  # three counts that are absent make -3
+    return known

@@ -49,7 +49,7 @@ class FrameBuilder:
         """Build frames of these records."""
         self.tally = Tally(columns)
         self.judge = Judge(self.tally)
-        self._info = info
+        self.info = info
         self._lines: list[str] = []
         self._keys: NDArray[np.int64] = np.empty((3, 0), np.int64)
 
@@ -61,7 +61,7 @@ class FrameBuilder:
 
     def verdict(self) -> Verdict:
         """Return the headline of what was read."""
-        return self.judge.verdict(self._info)
+        return self.judge.verdict(self.info)
 
     # -- sites -----------------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ class FrameBuilder:
 
     def status(self, rows: NDArray[np.intp] | None = None, truncated: str | None = None) -> str:
         """Return the headline and what goes with it, as JSON; its row counts in the chosen rows."""
-        info, tally, verdict = self._info, self.tally, self.verdict()
+        info, tally, verdict = self.info, self.tally, self.verdict()
         row = verdict.site
         if row is not None and rows is not None:
             found = np.flatnonzero(rows == row)

@@ -2,7 +2,8 @@
 
 What survives on GitHub, in an untrusted notebook and in a mail is a bare table: so alignment is
 said by `align`, findings by a sign and a word, and histograms by unicode bars. Every text is
-escaped.
+escaped. The tags are those that the strictest of them leaves in place (`nbconvert --sanitize-html`
+shows `<th>`, `<p>` and `<br>` as text), so a head cell is a bold cell with a role.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ from html import escape
 from typing import Final
 
 from probe_nb.analysis.words import plural, steps_of
+from probe_nb.terms import ROOT_LABEL
 from probe_nb.view.frame import FrameBuilder, title
 from probe_nb.view.rows import ABSENT, Row, rows_of, worst_first
 
 ROWS: Final = 20
 """Rows of the plain table."""
+
+_UNSEEN: Final = 5
+"""Modules without a record that are named."""
 
 SIGNS: Final = {"bad": "✕", "warn": "!", "ok": "✓", "empty": ABSENT}
 
@@ -45,13 +50,12 @@ def headline(builder: FrameBuilder) -> str:
     """Return the worst finding, and its detail under it."""
     found = builder.verdict()
     sentence = escape(f"{SIGNS[found.kind]} {found.sentence}")
-    detail = f"<br>\n{escape(found.detail)}" if found.detail else ""
-    return f"<p><b>{sentence}</b>{detail}</p>"
+    return f"<div><b>{sentence}</b></div>" + _div(found.detail)
 
 
 def summary_line(builder: FrameBuilder) -> str:
     """Return what was watched and how it ended, as plain text."""
-    tally, info = builder.tally, builder._info  # noqa: SLF001
+    tally, info = builder.tally, builder.info
     parts = [
         title(info),
         steps_of(len(tally.steps)),
@@ -66,16 +70,16 @@ def _table(builder: FrameBuilder) -> str:
     order = worst_first(builder)
     if not len(order):
         return ""
-    head = "".join(f'<th align="{align}">{name}</th>' for name, align in _COLUMNS)
-    body = "\n".join(_line(row) for row in rows_of(builder, order[:ROWS]))
-    left = len(order) - ROWS
-    note = (
-        f"<p>… and {plural(left, 'more row')}, not as bad as these; all are in "
-        "<code>run.df</code>.</p>"
-        if left > 0
-        else ""
+    head = "".join(
+        f'<td align="{align}" role="columnheader"><b>{name}</b></td>' for name, align in _COLUMNS
     )
-    return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n{note}"
+    body = "\n".join(_line(row) for row in rows_of(builder, order[:ROWS]))
+    table = f'<table cellpadding="4">\n<tr>{head}</tr>\n{body}\n</table>'
+    left = len(order) - ROWS
+    if left <= 0:
+        return table
+    which = "worst first" if builder.verdict().kind in ("bad", "warn") else "in execution order"
+    return f"{table}\n<div>… and {plural(left, 'more row')} ({which}); all are in run.df</div>"
 
 
 def _line(row: Row) -> str:
@@ -99,23 +103,23 @@ def _line(row: Row) -> str:
 
 def _remarks(builder: FrameBuilder) -> list[str]:
     """Return what else must be said: the run in one line, notices, modules that were not seen."""
-    info = builder._info  # noqa: SLF001
-    lines = [f"<p>{escape(summary_line(builder))}</p>"]
-    lines += [f"<p>! {escape(str(notice))}</p>" for notice in info.notices[:ROWS]]
+    info = builder.info
+    lines = [_div(summary_line(builder))]
+    lines += [_div(f"! {notice}") for notice in info.notices[:ROWS]]
     if info.unobserved:
-        items = "".join(
-            f"<li><code>{escape(each.get('module', '') or '(root)')}</code>: "
-            f"{escape(each.get('reason', ''))}</li>"
-            for each in info.unobserved[:ROWS]
-        )
-        left = len(info.unobserved) - ROWS
-        more = (
-            f"<li>{plural(left, 'more module')}: see <code>run.coverage()</code></li>"
-            if left > 0
-            else ""
-        )
-        count = plural(len(info.unobserved), "module")
-        lines.append(
-            f"<details><summary>{count} without a record</summary><ul>{items}{more}</ul></details>"
-        )
+        items = [_unseen(each) for each in info.unobserved[:_UNSEEN]]
+        left = len(info.unobserved) - _UNSEEN
+        if left > 0:
+            items.append(f"<li>{plural(left, 'more module')}: see run.coverage()</li>")
+        lines.append(_div(f"{plural(len(info.unobserved), 'module')} without a record:"))
+        lines.append(f"<ul>{''.join(items)}</ul>")
     return lines
+
+
+def _unseen(module: dict[str, str]) -> str:
+    name, reason = module.get("module", "") or ROOT_LABEL, module.get("reason", "")
+    return f"<li><code>{escape(name)}</code>: {escape(reason)}</li>"
+
+
+def _div(text: str) -> str:
+    return f"<div>{escape(text)}</div>" if text else ""

@@ -44,13 +44,12 @@ class Inspector(anywidget.AnyWidget):
     status = traitlets.Unicode().tag(sync=True)
     frame = traitlets.Bytes().tag(sync=True)
 
-    def __init__(self, run: Run) -> None:
-        """Show `run` as it is now."""
-        self._run = run
+    def __init__(self, run: Run, builder: FrameBuilder | None = None) -> None:
+        """Show `run` as it is now; `builder` may have read some of it already."""
         run.flush()
-        self._builder = FrameBuilder(run.columns, run.info)
-        sites, status, frame = self._builder.update()
-        super().__init__(sites=sites or self._builder.sites(), status=status, frame=frame)
+        self._builder = builder or FrameBuilder(run.columns, run.info)
+        _, status, frame = self._builder.update()
+        super().__init__(sites=self._builder.sites(), status=status, frame=frame)
 
     def refresh(self) -> None:
         """Send what is new, in one message."""

@@ -50,7 +50,9 @@ class LiveView:
     Args:
         run: What to show.
         final: What the display turns into: the whole `report`, or one `line`.
-        clock: Seconds, for tests.
+        clock: Seconds.
+        display: Displays an object under a display id and returns its handle. None: IPython's in a
+            notebook; elsewhere nothing is displayed before the end.
     """
 
     def __init__(
@@ -59,14 +61,16 @@ class LiveView:
         *,
         final: Literal["report", "line"] = "report",
         clock: Callable[[], float] = time.monotonic,
+        display: Callable[..., Any] | None = None,
     ) -> None:
         self._run = run
         self._final = final
         self._clock = clock
+        self._display = display
         self._widget: Any = None
         self._handle: Any = None
-        self._builder: FrameBuilder | None = None
-        self._off = False
+        self._builder = FrameBuilder(run.columns, run.info)
+        self._off = self._closed = False
         self._lock = threading.Lock()
         self._frame_at = self._refresh_at = 0.0
 
@@ -80,24 +84,21 @@ class LiveView:
             return
         if not force and self._clock() - self._frame_at < PERIOD:
             return
-        self._guarded(self._update)
+        self._guarded(self._update, wait=0)
 
     def close(self) -> None:
         """Send the last frame and put the report, or its one line, in the place of the view."""
-        self._guarded(self._close)
-        self._off = True
+        if not self._closed:
+            self._guarded(self._close)
+        self._off = self._closed = True
 
     def _open(self) -> None:
-        from IPython.display import display
-
-        self._builder = FrameBuilder(self._run.columns, self._run.info)
-        self._builder.update()
-        self._widget = _inspector(self._run)
+        if self._display is None and not in_kernel():
+            return
+        self._widget = _inspector(self._run, self._builder)
         self._frame_at = self._refresh_at = self._clock()
-        if in_kernel():
-            self._handle = display(  # type: ignore[no-untyped-call]
-                self._widget or self._line(), display_id=True
-            )
+        show = self._display or _display
+        self._handle = show(self._widget or self._line(), display_id=True)
 
     def _update(self) -> None:
         now = self._clock()
@@ -109,40 +110,39 @@ class LiveView:
             self._frame_at = self._clock()
 
     def _close(self) -> None:
-        if self._off or self._builder is None:
-            return
-        self._off = True
-        if self._widget is not None and self._handle is not None:
+        builder = self._builder
+        if self._widget is not None and not self._off:
             self._widget.refresh()
-        self._builder.update()
-        data = report.line(self._builder)
+        builder.update()
+        data = report.line(builder)
         if self._final == "report":
-            data = report.bundle_of(self._builder)
+            data = report.bundle_of(builder)
         if self._handle is not None:
             self._handle.update(Shown(data))
         elif self._final == "report":
-            from IPython.display import display
-
-            display(Shown(data))  # type: ignore[no-untyped-call]
+            _display(Shown(data))
         if self._widget is not None:
             self._widget.close()
 
     def _line(self) -> Shown:
-        assert self._builder is not None  # noqa: S101
         self._builder.update()
         return Shown(
             {"text/html": html.headline(self._builder), "text/plain": text.lines_of(self._builder)}
         )
 
-    def _guarded(self, action: Callable[[], None]) -> None:
-        """Run one of our own actions; a fault turns the view off, with one warning."""
-        if not self._lock.acquire(blocking=False):
+    def _guarded(self, action: Callable[[], None], wait: float = 5.0) -> None:
+        """Run one of our own actions, after any that another thread is at.
+
+        A fault turns the view off, with one warning.
+        """
+        if not self._lock.acquire(timeout=wait):
             return
         try:
             action()
         except Exception as error:
-            self._off = True
-            _warn(f"The live view is off: {type(error).__name__}: {error}. The run goes on.")
+            once, self._off = not self._off, True
+            if once:
+                _warn(f"The live view is off: {type(error).__name__}: {error}. The run goes on.")
         finally:
             self._lock.release()
 
@@ -161,14 +161,20 @@ def in_kernel() -> bool:
     return getattr(get_ipython(), "kernel", None) is not None
 
 
-def _inspector(run: Run) -> Any:
+def _display(shown: object, **options: Any) -> Any:
+    from IPython.display import display
+
+    return display(shown, **options)  # type: ignore[no-untyped-call]
+
+
+def _inspector(run: Run, builder: FrameBuilder) -> Any:
     """Return the widget, or None where widgets are not installed or not built."""
     try:
         from probe_nb.view.inspector import Inspector
     except (ImportError, ProbeError) as error:
         _warn(f"The live inspector is not available, a plain table takes its place: {error}")
         return None
-    return Inspector(run)
+    return Inspector(run, builder)
 
 
 def _warn(message: str) -> None:

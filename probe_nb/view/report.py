@@ -1,11 +1,11 @@
 """The report: one piece of HTML that carries its data and the inspector itself.
 
-The plain table comes first. A script then unpacks the bundle of the live inspector, which lies in
-an attribute beside the data, and mounts it on a stand-in for the widget's model; only when that
-has worked does the table hide. Where scripts or blobs are forbidden, the table simply stays.
+The plain table comes first. A script then unpacks the bundle of the live inspector and mounts it on
+a stand-in for the widget's model; only when that has worked does the table hide. Where scripts or
+blobs are forbidden, the table simply stays.
 
-All that is embedded is base64 in attributes: no name of a module can end the script, and a
-sanitiser that drops the tags but keeps their text leaves next to nothing behind.
+All that is embedded, the loader included, is base64 in attributes: no name of a module can end the
+script, and a sanitiser that takes tags away but shows their text leaves one line behind.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LIMIT: Final = 200_000
 ROWS: Final = (300, 200, 100, 50, 20)
 """Rows to embed: the first number that fits."""
 
-_SCRIPT: Final = """\
+_LOADER: Final = """\
 const inflate = async (base64) => {
   const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -69,6 +69,12 @@ for (const report of document.querySelectorAll('[data-probe-nb="@"]:not([data-mo
 """
 
 
+_SCRIPT: Final = (
+    "import(URL.createObjectURL(new Blob([atob(document.querySelector("
+    "'[data-probe-nb=\"@\"]>span').dataset.load)],{type:'text/javascript'})))"
+)
+
+
 def bundle(run: Run) -> dict[str, str]:
     """Return the report for every kind of reader: `text/html` and `text/plain`."""
     run.flush()
@@ -99,9 +105,13 @@ def fragment(builder: FrameBuilder) -> str:
     if code is None or not builder.tally.rows:
         return f"<div>{plain}</div>\n"
     key = secrets.token_hex(6)
-    state, frame = _embedded(builder, LIMIT - len(plain) - len(code) - len(_SCRIPT))
-    data = f'<span hidden data-code="{code}" data-state="{state}" data-frame="{frame}"></span>'
-    script = f'<script type="module">\n{_SCRIPT.replace("@", key)}</script>'
+    load = base64.b64encode(_LOADER.replace("@", key).encode()).decode()
+    state, frame = _embedded(builder, LIMIT - len(plain) - len(code) - len(load))
+    data = (
+        f'<span hidden data-load="{load}" data-code="{code}" data-state="{state}"'
+        f' data-frame="{frame}"></span>'
+    )
+    script = f'<script type="module">{_SCRIPT.replace("@", key)}</script>'
     return f'<div data-probe-nb="{key}">{plain}{data}<div hidden></div></div>\n{script}\n'
 
 

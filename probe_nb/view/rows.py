@@ -178,7 +178,7 @@ def _histogram(builder: FrameBuilder, site: int, row: int) -> str:
     heights = np.bincount((exponents - low) * _WIDTH // max(high - low + 1, _WIDTH), counts).astype(
         np.float64
     )
-    return f"2^{low} {_bars(heights)} 2^{high}"
+    return f"2^{low} {_bars(heights)} 2^{high}".replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _bars(heights: NDArray[np.float64]) -> str:

@@ -35,7 +35,7 @@ def lines_of(builder: FrameBuilder) -> str:
     lines += _wrapped(found.detail, 3, "  ")
     lines += _wrapped(summary_line(builder), 2, "  ")
     lines += _table(builder)
-    info = builder._info  # noqa: SLF001
+    info = builder.info
     for notice in info.notices[:2]:
         lines += _wrapped(f"! {notice}", 2)
     if info.unobserved:
@@ -57,7 +57,9 @@ def _table(builder: FrameBuilder) -> list[str]:
     widths = [max(len(row[place]) for row in rows) for place in range(len(_COLUMNS))]
     lines = ["", *("  ".join(_cells(row, widths)).rstrip() for row in rows)]
     left = len(order) - ROWS
-    return [*lines, f"… and {plural(left, 'more row')}; all are in run.df" if left > 0 else ""]
+    if left > 0:
+        lines.append(f"… and {plural(left, 'more row')}; all are in run.df")
+    return lines
 
 
 def _cells(row: list[str], widths: list[int]) -> list[str]:

@@ -20,7 +20,11 @@ def judged(book):
 
 
 def badge(run, module, role="output"):
-    site = next(i for i, s in enumerate(run.columns.tables.sites.values) if (s.module, s.role) == (module, role))
+    site = next(
+        i
+        for i, s in enumerate(run.columns.tables.sites.values)
+        if (s.module, s.role) == (module, role)
+    )
     return int(v.badges(run.columns)[site])
 
 
@@ -58,7 +62,9 @@ class TestNonFinite:
         assert badge(book.run(), "a") == v.INF
 
     def test_inf_without_nan_is_named(self):
-        assert judged(Book().add("a", [1.0, INF])).sentence.startswith("+Inf first appeared at step 0 in a")
+        assert judged(Book().add("a", [1.0, INF])).sentence.startswith(
+            "+Inf first appeared at step 0 in a"
+        )
 
     def test_minus_inf_in_an_output_is_named(self):
         found = judged(Book().add("a", [1.0], "input").add("a", [1.0, -INF]))
@@ -91,10 +97,14 @@ class TestNonFinite:
 
     def test_calls_are_not_mixed_up(self):
         book = Book()
-        book.add("a", [NAN, 1.0], "input", call=0, step=1).add("a", [1.0, 1.0], "input", call=1, step=1)
+        book.add("a", [NAN, 1.0], "input", call=0, step=1).add(
+            "a", [1.0, 1.0], "input", call=1, step=1
+        )
         book.add("a", [INF, 1.0], call=1, step=0).add("a", [2.0, 1.0], "input", call=1, step=0)
         book.add("a", [NAN, NAN], "input", call=0, step=0, micro_step=1)
-        found = judged(Book().add("a", [NAN], "input", call=1, step=1).add("a", [1.0], "input").add("a", [NAN]))
+        found = judged(
+            Book().add("a", [NAN], "input", call=1, step=1).add("a", [1.0], "input").add("a", [NAN])
+        )
         assert "the inputs of this call were finite" in found.detail
 
     def test_a_parameter_points_at_the_optimizer(self):
@@ -114,7 +124,10 @@ class TestMasks:
     def test_minus_inf_in_an_input_with_a_finite_output_is_a_note(self):
         book = Book().add("softmax", [0.0, -INF, -INF], "input").add("softmax", [1.0, 0.0, 0.0])
         found = judged(book)
-        assert (found.kind, found.detail) == ("ok", "-Inf in 1 input whose output is finite (a mask)")
+        assert (found.kind, found.detail) == (
+            "ok",
+            "-Inf in 1 input whose output is finite (a mask)",
+        )
         assert badge(book.run(), "softmax", "input") == 0
 
     def test_a_fully_masked_row_that_turns_nan_is_an_alarm_at_the_softmax(self):
@@ -137,7 +150,9 @@ class TestMasks:
         book.add("s", [0.0, -INF], "input", call=0).add("s", [1.0, 0.0], call=0)
         book.add("s", [-INF, -INF], "input", call=1).add("s", [INF, 1.0], call=1)
         run = book.run()
-        assert v.verdict(run.columns).sentence.startswith("+Inf first appeared at step 0 in s (forward output)")
+        assert v.verdict(run.columns).sentence.startswith(
+            "+Inf first appeared at step 0 in s (forward output)"
+        )
 
 
 class TestLossScale:
@@ -145,7 +160,9 @@ class TestLossScale:
         book = Book()
         for step in range(4):
             values = [INF, 1.0] if step < 2 else [1.0, 1.0]
-            book.add("a", values, "param_grad", leaf="weight", step=step, loss_scale=65536.0 / 2**step)
+            book.add(
+                "a", values, "param_grad", leaf="weight", step=step, loss_scale=65536.0 / 2**step
+            )
         found = judged(book)
         assert found.kind == "ok"
         assert "overflowed under the loss scale in 2 steps, and recovered" in found.detail
@@ -173,11 +190,16 @@ class TestRange:
         book = Book().add("q", [1.0, 2.0, 448.0], dtype="float8_e4m3fn")
         found = judged(book)
         assert found.kind == "warn"
-        assert found.sentence == "Values stuck at the largest float8_e4m3fn number at step 0 in q (forward output)"
+        assert (
+            found.sentence
+            == "Values stuck at the largest float8_e4m3fn number at step 0 in q (forward output)"
+        )
         assert "1 of 3 elements are 448 in magnitude" in found.detail
         assert badge(book.run(), "q") == v.SATURATED
 
-    @pytest.mark.parametrize(("value", "kind"), [(16375.0, "ok"), (16377.0, "warn"), (-60000.0, "warn")])
+    @pytest.mark.parametrize(
+        ("value", "kind"), [(16375.0, "ok"), (16377.0, "warn"), (-60000.0, "warn")]
+    )
     def test_overflow_risk_begins_at_a_quarter_of_the_range(self, value, kind):
         assert judged(Book().add("a", [1.0, value], dtype="float16")).kind == kind
 
@@ -197,7 +219,12 @@ class TestTrends:
     def test_growth_out_of_all_proportion_explodes(self):
         book = Book()
         for step in range(12):
-            book.add("a", normal(0.01 * (1 if step < 8 else 30.0 ** (step - 7))), "grad_output", step=step)
+            book.add(
+                "a",
+                normal(0.01 * (1 if step < 8 else 30.0 ** (step - 7))),
+                "grad_output",
+                step=step,
+            )
         assert judged(book).sentence == "Exploding in a (gradient of the output)"
 
     def test_growth_from_nothing_to_little_does_not(self):
@@ -212,7 +239,10 @@ class TestTrends:
             book.add("last", normal(1.0), "grad_output", step=step)
             book.add("first", normal(1e-9), "grad_output", step=step)
         found = judged(book)
-        assert (found.kind, found.sentence) == ("warn", "Vanishing in first (gradient of the output)")
+        assert (found.kind, found.sentence) == (
+            "warn",
+            "Vanishing in first (gradient of the output)",
+        )
         assert badge(book.run(), "last", "grad_output") == 0
 
     def test_small_gradients_everywhere_are_convergence(self):
@@ -267,7 +297,10 @@ class TestFine:
     def test_a_healthy_run_says_how_much_was_seen_and_its_largest_value(self):
         found = judged(Book().add("a", [1.0, -31.96]).add("b", [2.0, 3.0], step=1))
         assert found.kind == "ok"
-        assert found.sentence == "2 steps, 2 modules, no NaN or Inf; largest |value| 31.96 in a (forward output)"
+        assert (
+            found.sentence
+            == "2 steps, 2 modules, no NaN or Inf; largest |value| 31.96 in a (forward output)"
+        )
 
     def test_rows_without_statistics_are_no_alarm(self):
         book = Book().add("a", np.empty(0)).add("b", [1.0], status="meta")
@@ -278,7 +311,10 @@ class TestFine:
 class TestEmpty:
     def test_nothing_ran(self):
         found = judged(Book(info=info()))
-        assert (found.kind, found.detail) == ("empty", "no forward of the model ran inside the watch")
+        assert (found.kind, found.detail) == (
+            "empty",
+            "no forward of the model ran inside the watch",
+        )
 
     def test_the_reasons_of_the_session_are_passed_on(self):
         reason = {"model": "model", "module": "a", "type": "Linear", "reason": "never called"}

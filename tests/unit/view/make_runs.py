@@ -21,21 +21,42 @@ class Book:
     """Collects records; `flush` makes a block of those since the last time."""
 
     columns: Columns = field(default_factory=Columns)
-    info: RunInfo = field(default_factory=lambda: info())
+    info: RunInfo = field(default_factory=lambda: info())  # noqa: PLW0108 - defined below
     order: int = 0
     rows: list[dict] = field(default_factory=list)
 
-    def add(self, module, values, role="output", *, step=0, type="Linear", leaf="0", model="model",  # noqa: A002
-            dtype="float32", shape=None, call=0, micro_step=0, status=None, loss_scale=np.nan):
+    def add(
+        self,
+        module,
+        values,
+        role="output",
+        *,
+        step=0,
+        type="Linear",
+        leaf="0",
+        model="model",
+        dtype="float32",
+        shape=None,
+        call=0,
+        micro_step=0,
+        status=None,
+        loss_scale=np.nan,
+    ):
         """Record the statistics of `values`, or an absence with its reason."""
         direction = "backward" if role in BACKWARD else "forward"
         tables = self.columns.tables
         values = np.asarray(values, dtype=np.float64)
         row = dict.fromkeys(DTYPES, -1)
         row |= dict.fromkeys(STATISTICS, np.nan)
-        row |= {"step": step, "call": call, "micro_step": micro_step, "order": self.order, "loss_scale": loss_scale}
         row |= {
-            "site": tables.sites.code(Site(model, module, type, "", direction, role, leaf)),
+            "step": step,
+            "call": call,
+            "micro_step": micro_step,
+            "order": self.order,
+            "loss_scale": loss_scale,
+        }
+        row |= {
+            "site": tables.sites.code(Site(model, module, kind, "", direction, role, leaf)),
             "dtype": tables.dtypes.code(dtype),
             "shape": tables.shapes.code(tuple(shape if shape is not None else values.shape)),
             "device": tables.devices.code("cpu"),
@@ -47,7 +68,11 @@ class Book:
             row |= measured
             histogram = Histogram.of(values)
         row["status"] = STATUS_CODE[status]
-        row |= {"hist_size": len(histogram.bins), "bins": histogram.bins, "counts": histogram.counts}
+        row |= {
+            "hist_size": len(histogram.bins),
+            "bins": histogram.bins,
+            "counts": histogram.counts,
+        }
         self.order += 1
         self.rows.append(row)
         return self

@@ -36,7 +36,13 @@ def decode(data: bytes) -> dict:
     offsets, bins, counts = take("<u4", rows + 1), take("<u2", entries), take("<f4", entries)
     assert at == len(data)
     assert offsets[-1] == entries
-    return {**dict(zip(COLUMNS, table, strict=True)), "spark": spark, "offsets": offsets, "bins": bins, "counts": counts}
+    return {
+        **dict(zip(COLUMNS, table, strict=True)),
+        "spark": spark,
+        "offsets": offsets,
+        "bins": bins,
+        "counts": counts,
+    }
 
 
 def strict(text: str):
@@ -62,7 +68,10 @@ def check_against_df(builder, run):
         want, same_step = expected_latest(frame, site)
         assert got["step"][row] == want["step"]
         assert got["calls"][row] == len(same_step)
-        assert got["order"][row] == same_step["order"].min() - frame[frame["step"] == want["step"]]["order"].min()
+        assert (
+            got["order"][row]
+            == same_step["order"].min() - frame[frame["step"] == want["step"]]["order"].min()
+        )
         assert STATUSES[int(got["status"][row])] == want["status"]
         assert (site["dtype"], tuple(site["shape"])) == (want["dtype"], want["shape"])
         for name in ("numel", *STATISTICS, *COUNTS):
@@ -90,7 +99,12 @@ def test_the_numbers_are_those_of_the_dataframe():
 
 
 def test_the_spark_holds_the_largest_absmax_of_each_step():
-    book = Book().add("a", [1.0, -5.0], step=0).add("a", [2.0], step=0, call=1).add("a", [NAN, 9.0], step=2)
+    book = (
+        Book()
+        .add("a", [1.0, -5.0], step=0)
+        .add("a", [2.0], step=0, call=1)
+        .add("a", [NAN, 9.0], step=2)
+    )
     book.add("b", [7.0], step=1).add("b", [0.0, -INF], "input", step=1)
     builder = FrameBuilder(book.run().columns, book.info)
     spark = decode(builder.update()[2])["spark"]
@@ -110,11 +124,15 @@ def test_the_spark_keeps_the_last_steps():
     assert np.isnan(spark[1]).all()
 
 
-values = st.sampled_from([0.0, -0.0, 1.0, -2.5, 1e300, -1e300, 1e-300, 5e-324, 65504.0, NAN, INF, -INF])
+values = st.sampled_from(
+    [0.0, -0.0, 1.0, -2.5, 1e300, -1e300, 1e-300, 5e-324, 65504.0, NAN, INF, -INF]
+)
 records = st.lists(
     st.tuples(
         st.integers(0, 3),  # module
-        st.sampled_from(["param", "output", "grad_output"]),  # an input needs its output in the same block
+        st.sampled_from(
+            ["param", "output", "grad_output"]
+        ),  # an input needs its output in the same block
         st.integers(0, 40),  # steps to go on, at random far apart
         st.lists(values, max_size=5),
         st.sampled_from([None, None, None, "skipped_budget"]),
@@ -158,7 +176,13 @@ def test_every_number_survives_bit_by_bit(numbers):
 
 
 def test_late_steps_find_their_place():
-    book = Book().add("a", [1.0], step=5).add("a", [1.0], "grad_output", step=3).add("a", [2.0], step=4).add("a", [3.0], step=6)
+    book = (
+        Book()
+        .add("a", [1.0], step=5)
+        .add("a", [1.0], "grad_output", step=3)
+        .add("a", [2.0], step=4)
+        .add("a", [3.0], step=6)
+    )
     live = FrameBuilder(book.columns, book.info)
     for _ in range(4):
         row = book.rows.pop()
@@ -166,7 +190,9 @@ def test_late_steps_find_their_place():
         book.flush()
         live.update()
         book.rows = kept
-    np.testing.assert_array_equal(decode(live.frame())["spark"], [[NAN, 2, 1, 3], [1, NAN, NAN, NAN]])
+    np.testing.assert_array_equal(
+        decode(live.frame())["spark"], [[NAN, 2, 1, 3], [1, NAN, NAN, NAN]]
+    )
     assert decode(live.frame())["step"][0] == 6
 
 
@@ -190,7 +216,11 @@ def test_a_run_of_nothing_is_a_frame_of_nothing():
 
 
 def test_the_status_says_what_the_front_end_needs():
-    about = info(ended="open", notices=["cell 3 failed"], unobserved=[{"module": "head", "reason": "never called"}])
+    about = info(
+        ended="open",
+        notices=["cell 3 failed"],
+        unobserved=[{"module": "head", "reason": "never called"}],
+    )
     run = Book(info=about).add("a", [NAN, 1.0], step=57).run()
     status = strict(FrameBuilder(run.columns, run.info).update()[1])
     assert status["title"] == "model · ConvNet"
@@ -205,11 +235,14 @@ def test_the_status_says_what_the_front_end_needs():
 
 
 def test_hostile_names_survive_json():
-    names = ["x<b>", "</script>", "a\"b\\c", "слой\u2028", "\x00"]
+    names = ["x<b>", "</script>", 'a"b\\c', "слой\u2028", "\x00"]
     book = Book()
     for name in names:
         book.add(name, [1.0])
-    assert [row["module"] for row in strict(FrameBuilder(book.run().columns, book.info).update()[0])["rows"]] == names
+    assert [
+        row["module"]
+        for row in strict(FrameBuilder(book.run().columns, book.info).update()[0])["rows"]
+    ] == names
 
 
 @pytest.mark.slow
