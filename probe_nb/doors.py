@@ -38,8 +38,13 @@ class Watch:
         """Attach, and show the live inspector where there is a notebook to show it in."""
         if self._session is not None and self._session.run.is_open:
             raise SessionStateError("This watch is already open; make another with `watch(...)`.")
-        self._session = self._make().open()
-        self._view = _live_view(self._session, live=self._live)
+        self._session = self._make()
+        try:
+            self._session.open()
+            self._view = _live_view(self._session, live=self._live)
+        except BaseException:
+            self._session.close("interrupted")
+            raise
         return self._session.run
 
     def __exit__(

@@ -99,7 +99,8 @@ class Run:
         self.flush()
         if self._frame is None or len(self._frame) != len(self.columns):
             self._frame = to_frame(self.columns.arrays(), self.columns.tables)
-        return self._frame.copy(deep=False)
+        shares = pd.__version__ < "3"  # before pandas 3 a shallow copy can be written through
+        return self._frame.copy(deep=shares)
 
     def frame(self, **filters: Any) -> pd.DataFrame:
         """Return the rows of `df` that pass every filter.

@@ -24,7 +24,7 @@ from probe_nb import devices
 from probe_nb.config import WatchConfig
 from probe_nb.errors import ProbeWarning, SessionStateError
 from probe_nb.observe.attach import attach
-from probe_nb.observe.calls import Clock, innermost
+from probe_nb.observe.calls import Clock
 from probe_nb.observe.gradients import Gradients
 from probe_nb.observe.modules import ModuleHooks
 from probe_nb.observe.optimizers import OptimizerHook, ScalerWatch, as_optimizers
@@ -66,6 +66,8 @@ class Session:
             expects_training=bool(self._optimizers),
             ended=self._step_ended,
         )
+        if self._scaler is not None:
+            self._clock.updated = self._scaler.updated
         self._recorder = Recorder(
             self.run.columns,
             self._clock,
@@ -99,13 +101,18 @@ class Session:
             self._attached = attach(
                 self._modules, self._attach_optimizer, self._attach_gradients, self._attach_behind
             )
-            self.run.bind(flush=self.flush, step=self.step)
-            _open.append(self)
+            try:
+                self.run.bind(flush=self.flush, step=self.step)
+                _open.append(self)
+            except BaseException:  # Ctrl-C, of all moments, now
+                self.close("interrupted")
+                raise
         return self
 
     def shares_modules_with(self, other: Session) -> bool:
         """Tell whether both watch the same module."""
-        return not self._by_id.keys().isdisjoint(other._by_id)
+        theirs = [m for w in other._watched if (m := w.module()) is not None]
+        return any((w := self._by_id.get(id(m))) is not None and w.module() is m for m in theirs)
 
     def _attach_optimizer(self, stack: ExitStack) -> None:
         hook = OptimizerHook(self._optimizers, self._holds_watched, self._optimizer_stepped)
@@ -139,7 +146,7 @@ class Session:
 
     def close_after(self, error: BaseException) -> None:
         """Close because the user's code raised, and write down what and where."""
-        where = innermost(self._modules.open.stack, error)
+        where = self._modules.open.where(error)
         place = "" if where is None else f" in {shown(where)}"
         text = " ".join(str(error).split())
         reason = f"{type(error).__name__}{place} at step {self._clock.step}"
@@ -155,6 +162,7 @@ class Session:
 
     def flush(self) -> None:
         """Take in what was seen so far, in the middle of a step."""
+        self._modules.drop_raised()
         self._drain()
 
     def _step_begins(self) -> None:
@@ -195,7 +203,11 @@ class Session:
     # -- what is left ---------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        self._recorder.drain()
+        try:
+            self._recorder.drain()
+        except Exception as error:
+            self._recorder.forget()
+            warnings.warn(f"probe_nb lost rows: {error!r}", ProbeWarning, stacklevel=2)
         self.run.info.steps = self._clock.step + 1 - self.config.first_step
         self._note_unobserved()
         for listener in tuple(self.listeners):

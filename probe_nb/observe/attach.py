@@ -20,6 +20,6 @@ def attach(modules: ModuleHooks, *others: Callable[[ExitStack], None]) -> ExitSt
             other(stack)
         before = torch_module.register_module_forward_pre_hook(modules.before)
         stack.callback(before.remove)
-        after = torch_module.register_module_forward_hook(modules.after)
+        after = torch_module.register_module_forward_hook(modules.after, always_call=True)
         stack.callback(after.remove)
         return stack.pop_all()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -51,6 +51,7 @@ class Clock:
         expects_training: An optimizer was named, so root forwards before the first backward
             belong to one step too.
         ended: Called when a step has ended, before the next one begins.
+        updated: Asked before a root forward whether the loss scaler was updated since.
     """
 
     wants: Callable[[int], bool]
@@ -58,6 +59,7 @@ class Clock:
     micro_batches: int | None
     expects_training: bool
     ended: Callable[[], None]
+    updated: Callable[[], bool] = lambda: False
     step: int = -1
     micro_step: int = -1
     recording: bool = False
@@ -70,6 +72,12 @@ class Clock:
         """Stand before the first step."""
         self.step = self.first
         self.recording = self.wants(self.first)
+
+    def is_due(self) -> bool:
+        """Tell whether the step ends with the next root forward."""
+        if self.updated():
+            self.optimizer_stepped()
+        return self.due
 
     def root_forward(self) -> bool:
         """Take note of a root forward; True if it begins a step."""
@@ -117,6 +125,8 @@ class OpenCalls(threading.local):
     def __init__(self) -> None:
         """Start empty, once per thread."""
         self.stack: list[Call] = []
+        self.raised: Call | None = None
+        self._error = 0
 
     def enter(self, frame: FrameType) -> int:
         """Drop calls whose frames are gone and return how many still run around `frame`."""
@@ -124,6 +134,17 @@ class OpenCalls(threading.local):
         while stack and not _runs(stack[-1].frame, frame):
             stack.pop().entered = None
         return len(stack)
+
+    def unwound(self, watched: Watched, error: BaseException | None) -> None:
+        """Drop the newest call of a module whose forward raised; remember the innermost one."""
+        for place in range(len(self.stack) - 1, -1, -1):
+            if self.stack[place].watched is watched:
+                if self._error != id(error):
+                    self._error, self.raised = id(error), self.stack[place]
+                for call in self.stack[place:]:
+                    call.entered = None
+                del self.stack[place:]
+                return
 
     def leave(self, frame: int) -> Call | None:
         """Return the call that runs in `frame` and drop it with all that it left behind."""
@@ -135,6 +156,17 @@ class OpenCalls(threading.local):
                 return call
         return None
 
+    def where(self, error: BaseException) -> str | None:
+        """Return the path of the module in which an exception was raised, if it was in one."""
+        frames = set()
+        traceback = error.__traceback__
+        while traceback is not None:
+            frames.add(id(traceback.tb_frame))
+            traceback = traceback.tb_next
+        known = [self.raised] if self.raised is not None else []
+        raised = [call for call in (*self.stack, *known) if call.frame in frames]
+        return raised[-1].watched.path if raised else None
+
 
 def _runs(frame: int, below: FrameType) -> bool:
     """Tell whether the frame with this identity is among the callers of `below`."""
@@ -144,14 +176,3 @@ def _runs(frame: int, below: FrameType) -> bool:
             return True
         caller = caller.f_back
     return False
-
-
-def innermost(calls: Sequence[Call], error: BaseException) -> str | None:
-    """Return the path of the module in which an exception was raised, if it was in one."""
-    frames = set()
-    traceback = error.__traceback__
-    while traceback is not None:
-        frames.add(id(traceback.tb_frame))
-        traceback = traceback.tb_next
-    raised = [call for call in calls if call.frame in frames]
-    return raised[-1].watched.path if raised else None

@@ -43,6 +43,7 @@ class Gradients:
         self._outputs = "grad_output" in roles
         self._inputs = "grad_input" in roles
         self._handles: list[RemovableHandle] = []
+        self._leaves: dict[int, RemovableHandle] = {}
         self._parameters: dict[int, RemovableHandle] = {}
         self._fresh = FreshViews()
 
@@ -74,8 +75,18 @@ class Gradients:
                 call.owed.append(Owed(("grad_output", leaf), Facts.of(t), "stale_view"))
             return []
         if self._outputs:
-            self._handles.append(t.register_hook(OutputHook(self, call, leaf, through=through)))
+            self._attach_tensor(t, OutputHook(self, call, leaf, through=through))
         return [] if through else [t.grad_fn]
+
+    def _attach_tensor(self, t: Tensor, hook: OutputHook) -> None:
+        """Hook a tensor; on a leaf, which outlives its graphs, in place of the call before."""
+        handle = t.register_hook(hook)
+        if t.is_leaf:
+            before = self._leaves.pop(id(t), None)
+            if before is not None:
+                before.remove()
+            self._leaves[id(t)] = handle
+        self._handles.append(handle)
 
     def _is_fresh(self, call: Call, came_in: Input | None, t: Tensor, *, through: bool) -> bool:
         """Tell whether a view that looks stale is not, and remember it."""
@@ -178,7 +189,10 @@ class Gradients:
 
     def prune(self) -> None:
         """Forget handles whose graphs are gone; called once per step."""
-        self._handles = [h for h in self._handles if h.hooks_dict_ref() is not None]
+        for handle in self._leaves.values():
+            handle.remove()
+        self._leaves.clear()
+        self._handles = [h for h in self._handles if _alive(h)]
         self._fresh.forget()
 
     def close(self) -> None:
@@ -186,5 +200,12 @@ class Gradients:
         for handle in (*self._handles, *self._parameters.values()):
             handle.remove()
         self._handles.clear()
+        self._leaves.clear()
         self._parameters.clear()
         self._fresh.forget()
+
+
+def _alive(handle: RemovableHandle) -> bool:
+    """Tell whether the hook is still on something."""
+    hooks = handle.hooks_dict_ref()
+    return hooks is not None and handle.id in hooks

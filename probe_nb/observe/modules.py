@@ -65,8 +65,11 @@ class ModuleHooks:
         if torch.compiler.is_compiling() or (watched := self._watched.get(id(module))) is None:
             return
         try:
-            if not module._forward_hooks or not self._waits(module, pre=False):
-                self._after(sys._getframe(1), output)
+            frame = sys._getframe(1)
+            if frame.f_code.co_name == "_call_impl":  # torch is passing an exception on
+                self.open.unwound(watched, sys.exc_info()[1])
+            elif not module._forward_hooks or not self._waits(module, pre=False):
+                self._after(frame, output)
         except Exception as error:
             self._sink.fault(watched, "forward", error)
 
@@ -109,6 +112,10 @@ class ModuleHooks:
             behind = self._behind[key] = Behind(module, act, pre=pre)
         return behind.last()
 
+    def drop_raised(self) -> None:
+        """Let go of the calls of this thread whose forward raised."""
+        self.open.enter(sys._getframe())
+
     def close(self) -> None:
         """Take ours away from the modules that have hooks of their own."""
         for behind in self._behind.values():
@@ -141,7 +148,8 @@ class ModuleHooks:
         """Let the clock see the forward of a root, and what else can only begin a step."""
         clock = self._clock
         again = watched.calls > 0 and not clock.expects_training
-        if (watched.is_root or clock.due or not clock.begun or again) and clock.root_forward():
+        counts = clock.is_due() or watched.is_root or not clock.begun or again
+        if counts and clock.root_forward():
             self._begins()
 
     def _call(self, watched: Watched, module: nn.Module, frame: int, *, recompute: bool) -> Call:

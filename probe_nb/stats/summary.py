@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +28,21 @@ NONE: Final = -1
 
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 _COMPRESSED: Final = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+
+class _Result(NamedTuple):
+    """The numbers of one tensor in the form in which they wait: a few hundred bytes."""
+
+    statistics: tuple[float, ...]
+    counts: tuple[int, ...]
+    bins: NDArray[np.uint16]
+    values: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, numbers: Numbers) -> _Result:
+        bins = numbers.bins.nonzero()[0]
+        values = numbers.bins[bins]
+        return cls(numbers.statistics(), numbers.counts(), bins.astype(np.uint16), values)
 
 
 class Seen(NamedTuple):
@@ -61,7 +76,7 @@ class _OnDevice:
     pieces: int
     repeats: int
     zeros: int
-    numbers: Numbers | None = None
+    result: _Result | None = None
 
 
 @dataclass
@@ -74,7 +89,7 @@ class Reducer:
     """
 
     reduce_once: bool = True
-    _results: list[Numbers | _OnDevice] = field(default_factory=list)
+    _results: list[_Result | _OnDevice] = field(default_factory=list)
     _waiting: dict[torch.device, list[Tensor]] = field(default_factory=dict)
     _known: dict[Hashable, tuple[StorageWeakRef, int]] = field(default_factory=dict)
     _scratch: host.Scratch = field(default_factory=host.Scratch)
@@ -111,10 +126,11 @@ class Reducer:
         return (storage.cdata, t._version, *place), storage
 
     def _reduce(self, t: Tensor, zeros: int) -> int:
-        outcome: Numbers | _OnDevice
+        outcome: _Result | _OnDevice
         if devices.is_host(t):
-            outcome = host.summarize(t, self._scratch)
-            outcome.add_zeros(zeros)
+            numbers = host.summarize(t, self._scratch)
+            numbers.add_zeros(zeros)
+            outcome = _Result.of(numbers)
         else:
             rows, repeats = eager.summarize(t)
             with self._lock:
@@ -154,30 +170,24 @@ class Reducer:
                     continue
                 for each in mine:
                     block = words[each.first : each.first + each.pieces]
-                    each.numbers = eager.decode(block, each.repeats)
-                    each.numbers.add_zeros(each.zeros)
-        return _packed([r.numbers if isinstance(r, _OnDevice) else r for r in results]), errors
+                    numbers = eager.decode(block, each.repeats)
+                    numbers.add_zeros(each.zeros)
+                    each.result = _Result.of(numbers)
+        return _packed([r.result if isinstance(r, _OnDevice) else r for r in results]), errors
 
 
-def _packed(results: list[Numbers | None]) -> Drained:
+def _packed(results: list[_Result | None]) -> Drained:
     n = len(results)
     statistics = np.full((n, len(STATISTICS)), np.nan)
     counts = np.full((n, len(COUNTS)), NONE, np.int64)
     sizes = np.zeros(n, np.uint16)
-    bins: list[NDArray[Any]] = [np.empty(0, np.int64)]
-    values: list[NDArray[Any]] = [np.empty(0, np.int64)]
-    for row, numbers in enumerate(results):
-        if numbers is None:
-            continue
-        statistics[row] = numbers.statistics()
-        counts[row] = numbers.counts()
-        filled = numbers.bins.nonzero()[0]
-        sizes[row] = len(filled)
-        bins.append(filled)
-        values.append(numbers.bins[filled])
-    return Drained(
-        statistics, counts, sizes, np.concatenate(bins).astype(np.uint16), np.concatenate(values)
-    )
+    there = [(row, result) for row, result in enumerate(results) if result is not None]
+    for row, result in there:
+        statistics[row], counts[row] = result.statistics, result.counts
+        sizes[row] = len(result.bins)
+    bins = np.concatenate([np.empty(0, np.uint16), *(r.bins for _, r in there)])
+    values = np.concatenate([np.empty(0, np.int64), *(r.values for _, r in there)])
+    return Drained(statistics, counts, sizes, bins, values)
 
 
 def _measurable(t: Tensor) -> tuple[Tensor, int, Status]:
