@@ -48,7 +48,7 @@ class Run:
     def __init__(self, info: RunInfo, columns: Columns | None = None) -> None:
         """Hold records; sessions and `probe.load` make runs, users need not."""
         self.info = info
-        self.columns = columns or Columns()
+        self.columns = Columns() if columns is None else columns
         self._flush: Callable[[], None] | None = None
         self._step: Callable[[], None] | None = None
         self._frame: pd.DataFrame | None = None

@@ -27,7 +27,7 @@ def _source() -> str:
     except OSError as error:
         raise ProbeError(
             f"The inspector's front end `{BUNDLE}` is missing; it is built when probe_nb is "
-            "installed. In a checkout, build it with: make bundle"
+            "installed. In a checkout, build it with: make dev"
         ) from error
 
 

@@ -32,7 +32,7 @@ class Book:
         role="output",
         *,
         step=0,
-        type="Linear",
+        kind="Linear",
         leaf="0",
         model="model",
         dtype="float32",
