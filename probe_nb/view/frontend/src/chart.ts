@@ -10,6 +10,7 @@ const HISTOGRAM_HEIGHT = 84;
 /** Wide enough for the names of what stands outside the axis. */
 const CAP = 15;
 const AXIS_HEIGHT = 16;
+const LABEL_WIDTH = 30;
 const BAND_HEIGHT = 16;
 const TREND_HEIGHT = 56;
 
@@ -24,7 +25,8 @@ const BANDS: readonly (readonly [dtype: string, name: string])[] = [
 export function histogramChart(histogram: Histogram, limits: Record<string, Limits>): SVGElement {
   const where = geometry(ownAxis(histogram), WIDTH, HISTOGRAM_HEIGHT, CAP);
   const parts = draw(histogram, where);
-  const bands = BANDS.filter(([dtype]) => limits[dtype]);
+  const holds = histogram.positive.length + histogram.negative.length > 0;
+  const bands = holds ? BANDS.filter(([dtype]) => limits[dtype]) : [];
   const height = HISTOGRAM_HEIGHT + AXIS_HEIGHT + bands.length * BAND_HEIGHT;
   const path = (name: string, d: string): SVGElement => s("path", { class: name, d });
   return s(
@@ -47,7 +49,8 @@ function text(x: number, y: number, words: string, anchor = "middle", name = "ti
 
 function axisLabels(where: Geometry, { zero, nan, posinf, neginf }: Histogram): SVGElement[] {
   const y = HISTOGRAM_HEIGHT + 12;
-  const labels = ticks(where.axis, 5).flatMap((exponent) =>
+  const room = Math.floor(((where.axis.high - where.axis.low) * where.binWidth) / LABEL_WIDTH);
+  const labels = ticks(where.axis, room).flatMap((exponent) =>
     [true, false].flatMap((negative) => {
       const edge = where.x(exponent, negative) + (negative ? where.binWidth : 0);
       const near = Math.abs(edge - where.zeroX - where.cap / 2) < 18;
@@ -77,7 +80,7 @@ function band(where: Geometry, limits: Limits, name: string, y: number, histogra
   const high = Math.min(where.axis.high, limits[1]);
   const { under, over, total } = fit(histogram, limits);
   const lost = [over ? `${percent(over, total)} % over` : "", under ? `${percent(under, total)} % under` : ""];
-  const verdict = lost.filter(Boolean).join(", ") || (total ? "fits" : "");
+  const verdict = lost.filter(Boolean).join(", ") || "fits";
   const foot = y + BAND_HEIGHT - 2;
   const line = (negative: boolean): SVGElement => {
     const from = where.x(negative ? high : low, negative);

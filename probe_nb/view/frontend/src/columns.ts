@@ -98,10 +98,11 @@ function fillModule(cell: HTMLElement, data: Data, row: number): void {
 
 function fillRole(cell: HTMLElement, data: Data, row: number): void {
   const { role, leaf, direction } = data.site(row);
+  const older = data.olderStep(row);
   if (!cell.firstChild) cell.append(h("span"), h("span", { class: "leaf" }));
   setText(cell.firstElementChild as Element, role);
-  setText(cell.lastElementChild as Element, leaf);
-  setAttribute(cell, "title", `${direction} ${role} ${leaf}`.trim());
+  setText(cell.lastElementChild as Element, older < 0 ? leaf : `${leaf} · step ${older}`);
+  setAttribute(cell, "title", `${direction} ${role} ${leaf}${older < 0 ? "" : `, last seen in step ${older}`}`);
 }
 
 function fillHealth(cell: HTMLElement, data: Data, row: number): void {

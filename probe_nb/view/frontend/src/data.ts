@@ -34,12 +34,13 @@ export class Sites {
     return words.every((word) => text.includes(word));
   }
 
-  /** The other rows of the same module. */
+  /** The rows of the same module, this one among them, in the order of the flow. */
   siblings(index: number): number[] {
     const site = this.rows[index];
     if (!site) return [];
     const same = (other: Site): boolean => other.module === site.module && other.model === site.model;
-    return this.rows.flatMap((other, at) => (same(other) ? [at] : []));
+    const rank = (at: number): number => roleRank(this.rows[at]?.role ?? "");
+    return this.rows.flatMap((other, at) => (same(other) ? [at] : [])).sort((a, b) => rank(a) - rank(b) || a - b);
   }
 }
 
@@ -67,6 +68,12 @@ export class Data {
     return this.sites.rows.length;
   }
 
+  /** The row that something is wrong with, says the headline; -1 if all is well. */
+  get culprit(): number {
+    const { kind, row } = this.status.headline;
+    return kind === "bad" || kind === "warn" ? (row ?? -1) : -1;
+  }
+
   /** A number of a row; NaN where nothing is recorded. */
   value(name: ColumnName, row: number): number {
     const value = this.frame.columns[name][row];
@@ -87,6 +94,13 @@ export class Data {
 
   badges(row: number): Badge[] {
     return badgesOf(this.bits(row), this.value("status", row));
+  }
+
+  /** The step of a row that is not from the latest one, and says so; else -1. */
+  olderStep(row: number): number {
+    const step = this.value("step", row);
+    const now = this.status.step;
+    return now !== null && step >= 0 && step < now ? step : -1;
   }
 
   inherited(row: number): boolean {
@@ -133,7 +147,7 @@ function sorted(rows: number[], data: Data, order: Order, sortValue?: SortValue)
   const execution = (a: number, b: number): number =>
     compare(data.value("order", a), data.value("order", b), false) || a - b;
   if (order.by === "worst") {
-    const culprit = data.status.headline.row;
+    const { culprit } = data;
     const rank = Float64Array.from({ length: data.size }, (_, row) =>
       row === culprit ? Infinity : severity(data.bits(row), data.value("status", row)),
     );

@@ -6,7 +6,8 @@ import { Detail } from "./detail";
 import { h } from "./dom";
 import { HeadlineView } from "./headline";
 import { sharedAxis, type Axis } from "./histogram";
-import { handled, Table } from "./table";
+import { handled } from "./keys";
+import { Table } from "./table";
 import { Toolbar } from "./toolbar";
 import type { Model } from "./types";
 
@@ -77,7 +78,9 @@ export class Inspector {
 
   /** Until the reader picks a row, it is the one that the headline speaks of, or else the first. */
   private followHeadline(): void {
-    const row = this.data.status.headline.row ?? this.rows[0] ?? -1;
+    const { row: named } = this.data.status.headline;
+    // good news names another row at every step: that is no reason to move
+    const row = this.selected === null ? (named ?? this.rows[0] ?? -1) : this.data.culprit;
     const key = this.data.sites.keys[row] ?? null;
     if (key === null || key === this.selected) return;
     this.selected = key;

@@ -8,6 +8,7 @@ import type { Data, Order } from "./data";
 import { h, setAttribute, setText } from "./dom";
 import { power } from "./format";
 import type { Axis } from "./histogram";
+import { handled } from "./keys";
 
 const ROW_HEIGHT = 24;
 const HEAD_HEIGHT = 25;
@@ -152,7 +153,7 @@ export class Table {
     row.site = site;
     row.version = this.version;
     row.element.classList.toggle("inherited", data.inherited(site));
-    row.element.classList.toggle("culprit", data.status.headline.row === site);
+    row.element.classList.toggle("culprit", data.culprit === site);
     TABLE.forEach((column, at) => column.fill(row.cells[at] as HTMLElement, data, site, this.axis));
   }
 
@@ -190,10 +191,7 @@ export class Table {
 
   /** The heads are one stop of the tab key; the arrows move between them. */
   private headKey(event: KeyboardEvent, index: number): void {
-    if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") {
-      if (event.key === "Enter" || event.key === " ") event.stopPropagation();
-      return;
-    }
+    if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
     const to = this.heads[index + (event.key === "ArrowLeft" ? -1 : 1)]?.firstElementChild;
     if (!(to instanceof HTMLElement)) return;
     handled(event);
@@ -228,10 +226,4 @@ export class Table {
 /** What the inner and the outer end of the histograms stand for. */
 function scale({ low, high }: Axis): string {
   return `±${power(low)}…${power(high)}`;
-}
-
-/** Keep a key that we acted on from the notebook, where it would act on cells. */
-export function handled(event: Event): void {
-  event.preventDefault();
-  event.stopPropagation();
 }

@@ -2,7 +2,7 @@
 import type { Choice } from "./data";
 import { h, setText } from "./dom";
 import { count } from "./format";
-import { handled } from "./table";
+import { handled } from "./keys";
 
 export interface ToolbarEvents {
   choose(change: Partial<Choice>): void;
@@ -39,10 +39,6 @@ export class Toolbar {
     this.order.addEventListener("change", () =>
       events.choose({ order: { by: this.order.value, descending: false } }),
     );
-    for (const select of [this.role, this.order]) {
-      // arrows and letters belong to the list while it has the focus
-      select.addEventListener("keydown", (event) => event.stopPropagation());
-    }
     this.anomalies = toggle("anomalies only", (on) => events.choose({ anomalies: on }));
     this.frozen = toggle("freeze view", (on) => events.freeze(on));
     this.element = h(
@@ -85,8 +81,6 @@ export class Toolbar {
     } else if (event.key === "Enter" || event.key === "ArrowDown") {
       handled(event);
       this.events.leave();
-    } else if (!event.ctrlKey && !event.metaKey) {
-      event.stopPropagation(); // a letter typed here is no notebook shortcut
     }
   }
 }
@@ -96,9 +90,6 @@ function toggle(label: string, change: (on: boolean) => void): HTMLButtonElement
   button.addEventListener("click", () => {
     press(button, button.getAttribute("aria-pressed") !== "true");
     change(button.getAttribute("aria-pressed") === "true");
-  });
-  button.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" || event.key === " ") event.stopPropagation();
   });
   return button;
 }

@@ -1,6 +1,7 @@
 /** The door: what anywidget, and a saved report, call. */
 import { h } from "./dom";
 import { Inspector } from "./inspector";
+import { shieldKeys } from "./keys";
 import { followTheme } from "./theme";
 import type { Model } from "./types";
 import css from "./widget.css";
@@ -16,6 +17,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const inspector = new Inspector(model);
   shadow.append(h("style", {}, css), probe, inspector.element);
   el.append(host);
+  const stopKeys = shieldKeys(host);
   const stopTheme = followTheme(host, probe, inspector.element);
 
   let waiting = 0;
@@ -33,6 +35,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
     for (const key of KEYS) model.off(`change:${key}`, changed);
     cancelAnimationFrame(waiting);
     stopTheme();
+    stopKeys();
     inspector.destroy();
     host.remove();
   };
