@@ -1,0 +1,1 @@
+"""What watching costs, measured side by side; see README.md in this folder."""
