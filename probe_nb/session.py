@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 import probe_nb
 from probe_nb import devices
@@ -84,6 +85,7 @@ class Session:
             self._recorder,
             roles,
             begins=self._step_begins,
+            built=lambda watched, module: self._observe_parameters([(watched, module)]),
         )
         self.listeners: list[Callable[[], None]] = []
         self._attached: ExitStack | None = None
@@ -169,21 +171,21 @@ class Session:
         """Prepare the first root forward of a step: parameters are read before they are used."""
         for watched in self._watched:
             watched.begin_step()
-        if self._clock.recording:
-            self._observe_parameters()
-
-    def _observe_parameters(self) -> None:
-        roles = self.config.roles
         chosen = [(w, m) for w in self._watched if w.selected and (m := w.module()) is not None]
-        if "param_grad" in roles:
+        if self._clock.recording:
+            self._observe_parameters(chosen)
+
+    def _observe_parameters(self, chosen: list[tuple[Watched, nn.Module]]) -> None:
+        """Record parameters, each once, and hook those that require grad."""
+        if "param_grad" in self.config.roles:
             self._gradients.watch_parameters(chosen)
-        if "param" not in roles:
+        if "param" not in self.config.roles:
             return
         seen: set[int] = set()
         for watched, module in chosen:
             call = watched.parameters_call(self._clock)
             for name, parameter in module.named_parameters(recurse=False):
-                if id(parameter) not in seen:
+                if id(parameter) not in seen and not is_lazy(parameter):
                     seen.add(id(parameter))
                     self._recorder.tensor(call, ("param", name), parameter)
 
@@ -233,6 +235,8 @@ class Session:
 def _reason(watched: Watched) -> str:
     if not watched.selected:
         return "not selected"
+    if watched.compiled:
+        return "runs as compiled code, which stays compiled; watch the model it was compiled from"
     return "never called (or called only through .forward(), or inside fused or compiled code)"
 
 

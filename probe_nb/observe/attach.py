@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -16,6 +17,7 @@ def attach(modules: ModuleHooks, *others: Callable[[ExitStack], None]) -> ExitSt
     Returns the stack that takes everything away again, in reverse order, when it is closed.
     """
     with ExitStack() as stack:
+        _quiet_about_global_hooks(stack)
         for other in others:
             other(stack)
         before = torch_module.register_module_forward_pre_hook(modules.before)
@@ -23,3 +25,21 @@ def attach(modules: ModuleHooks, *others: Callable[[ExitStack], None]) -> ExitSt
         after = torch_module.register_module_forward_hook(modules.after, always_call=True)
         stack.callback(after.remove)
         return stack.pop_all()
+
+
+def _quiet_about_global_hooks(stack: ExitStack) -> None:
+    """Keep one warning of torch's from the user while our hooks are there.
+
+    Every call of a compiled module says that process-wide hooks fire once more for it. Ours do
+    not: the wrapper that torch.compile makes is not watched.
+    """
+    before = list(warnings.filters)
+    warnings.filterwarnings("ignore", message="Using `torch.compile\\(module\\)` when there are")
+    added = [each for each in warnings.filters if each not in before]
+
+    def remove() -> None:
+        for each in added:
+            if each in warnings.filters:
+                warnings.filters.remove(each)  # type: ignore[attr-defined]
+
+    stack.callback(remove)

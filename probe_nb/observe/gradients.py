@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
 from probe_nb.observe import graph
@@ -142,7 +143,7 @@ class Gradients:
         """Attach to every parameter that requires grad and is not attached to yet."""
         for watched, module in modules:
             for name, parameter in module._parameters.items():
-                if parameter is None or not parameter.requires_grad:
+                if parameter is None or not parameter.requires_grad or is_lazy(parameter):
                     continue
                 handle = self._parameters.get(id(parameter))
                 if handle is None or handle.hooks_dict_ref() is None:

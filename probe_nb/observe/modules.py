@@ -35,8 +35,13 @@ class ModuleHooks:
         roles: frozenset[Role],
         *,
         begins: Callable[[], None],
+        built: Callable[[Watched, nn.Module], None],
     ) -> None:
-        """Tie the parts together; `begins` is called when a step begins, before its first row."""
+        """Tie the parts together.
+
+        `begins` is called when a step begins, before its first row; `built` when a lazy module
+        got its parameters, before its first forward.
+        """
         self._watched = watched
         self._clock = clock
         self._gradients = gradients
@@ -44,6 +49,7 @@ class ModuleHooks:
         self._inputs = "input" in roles
         self._outputs = "output" in roles
         self._begins = begins
+        self._built = built
         self._behind: dict[tuple[int, bool], Behind] = {}
         self.open = OpenCalls()
 
@@ -157,6 +163,7 @@ class ModuleHooks:
         if type(module) is not watched.cls:  # a lazy module that was built by its first call
             watched.cls = type(module)
             watched.sites.clear()
+            self._built(watched, module)
         watched.seen = True
         if recompute:
             watched.recomputed += 1

@@ -34,6 +34,7 @@ class Watched:
     cls: type
     is_root: bool
     selected: bool
+    compiled: bool = False
     aliases: list[str] = field(default_factory=list)
     calls: int = 0
     recomputed: int = 0
@@ -105,30 +106,36 @@ def watched_modules(models: Mapping[str, nn.Module], select: Sequence[str]) -> l
     """
     by_id: dict[int, Watched] = {}
     for name, model in models.items():
-        for path, module in _walk(model, ""):
+        for path, module, compiled in _walk(model, ""):
             known = by_id.get(id(module))
             if known is not None:
                 known.aliases.append(path)
             else:
+                ref, cls, is_root = weakref.ref(module), type(module), path == ""
                 by_id[id(module)] = Watched(
-                    weakref.ref(module), name, path, type(module), path == "", selected=True
+                    ref, name, path, cls, is_root, selected=True, compiled=compiled
                 )
     found = list(by_id.values())
     _mark_selected(found, select)
     return found
 
 
-def _walk(module: nn.Module, path: str, inside: frozenset[int] = frozenset()) -> Iterator[Any]:
-    """Yield (path, module) depth first, once per path, wrappers taken out of both."""
-    inner = _WRAPPERS.get(type(module).__name__)
-    if inner is not None and isinstance(module._modules.get(inner), nn.Module):
-        yield from _walk(module._modules[inner], path, inside)  # type: ignore[arg-type]
+def _walk(
+    module: nn.Module, path: str, inside: frozenset[int] = frozenset(), *, compiled: bool = False
+) -> Iterator[tuple[str, nn.Module, bool]]:
+    """Yield (path, module, is compiled) depth first, once per path, without wrappers."""
+    kind = type(module).__name__
+    inner = getattr(module, _WRAPPERS[kind], None) if kind in _WRAPPERS else None
+    compiled |= kind == "OptimizedModule"
+    compiled |= getattr(module, "_compiled_call_impl", None) is not None
+    if isinstance(inner, nn.Module):
+        yield from _walk(inner, path, inside, compiled=compiled)
         return
-    yield path, module
+    yield path, module, compiled
     inside |= {id(module)}
     for name, child in module._modules.items():
         if child is not None and id(child) not in inside:
-            yield from _walk(child, f"{path}.{name}" if path else name, inside)
+            yield from _walk(child, f"{path}.{name}" if path else name, inside, compiled=compiled)
 
 
 def _mark_selected(found: list[Watched], select: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import _disable_current_modes
@@ -195,11 +197,10 @@ def _measurable(t: Tensor) -> tuple[Tensor, int, Status]:
 
     The status is "ok", or the reason why there is no such tensor.
     """
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        while torch._C._functorch.is_functorch_wrapped_tensor(t):
-            if torch._C._functorch.is_batchedtensor(t):
-                return t, 0, "vmapped"
-            t = torch._C._functorch.get_unwrapped(t)
+    while torch._C._functorch.is_functorch_wrapped_tensor(t):
+        if torch._C._functorch.is_batchedtensor(t):
+            return t, 0, "vmapped"
+        t = torch._C._functorch.get_unwrapped(t)
     if t.device.type == "meta":
         return t, 0, "meta"
     if type(t) not in _PLAIN:
@@ -241,25 +242,30 @@ def _unwrapped(t: Tensor) -> tuple[Tensor, Status]:
 
 
 class _aside:  # noqa: N801 - used as a keyword would be
-    """Compute beside the user's work: no graph, no overrides, no modes.
+    """Compute beside the user's work: no graph, no overrides, no modes, no transforms.
 
     A class and not a generator: it is entered for every tensor.
     """
 
-    __slots__ = ("_functions", "_grad", "_modes")
+    __slots__ = ("_functions", "_grad", "_rest")
 
     def __enter__(self) -> None:
         self._grad = torch.is_grad_enabled()
         self._functions = torch._C.DisableTorchFunction()
-        self._modes = None
+        self._rest: ExitStack | None = None
         self._functions.__enter__()
-        if torch._C._len_torch_dispatch_stack():
-            self._modes = _disable_current_modes()
-            self._modes.__enter__()
         torch._C._set_grad_enabled(False)
+        modes = torch._C._len_torch_dispatch_stack()
+        transforms = torch._C._functorch.peek_interpreter_stack() is not None
+        if modes or transforms:
+            self._rest = ExitStack()
+            if transforms:
+                self._rest.enter_context(temporarily_clear_interpreter_stack())
+            if modes:
+                self._rest.enter_context(_disable_current_modes())
 
     def __exit__(self, *error: object) -> None:
+        if self._rest is not None:
+            self._rest.close()
         torch._C._set_grad_enabled(self._grad)
-        if self._modes is not None:
-            self._modes.__exit__(None, None, None)
         self._functions.__exit__(None, None, None)
