@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+import io
+import tokenize
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -33,15 +35,16 @@ def compiled(shell: Any, cell: str) -> Code:
     r"""Compile the body of a cell magic as the shell compiles a cell.
 
     Line numbers are those of the whole cell, whose first line is the magic. Not `run_cell`: a
-    cell run inside a cell reports success when it fails, and runs every callback twice. Nor
-    IPython's `output_can_be_silenced`, which fails after the fact on cells such as `!echo \(`.
+    cell run inside a cell reports success when it fails, and runs every callback twice. The
+    last `;` is looked for here because IPython's `output_can_be_silenced`, where a version has
+    it, reads the cell before `!echo \(` has become Python, and fails.
 
     Raises:
         UsageError: The cell awaits at its top level, which a magic cannot do for it.
     """
     python = shell.transform_cell(cell)
-    above = 1 + len(cell) - len(cell.lstrip("\n"))
-    source = "\n" * above + python
+    blank = next((n for n, text in enumerate(cell.splitlines()) if text.strip()), 0)
+    source = "\n" * (1 + blank) + python  # the shell takes blank lines at the top away
     name = shell.compile.cache(source, _number(shell), raw_code=cell)
     tree = shell.transform_ast(shell.compile.ast_parse(source, filename=name))
     if _awaits(tree, name):
@@ -55,7 +58,7 @@ def compiled(shell: Any, cell: str) -> Code:
     return Code(
         shell.compile(tree, name, "exec"),
         None if last is None else shell.compile(last, name, "eval"),
-        silent=shell.displayhook.semicolon_at_end_of_expression(python),
+        silent=_ends_silent(python),
     )
 
 
@@ -64,6 +67,14 @@ def _number(shell: Any) -> int:
     running = getattr(shell.displayhook, "exec_result", None)
     number: int = getattr(running, "execution_count", None) or shell.execution_count
     return number
+
+
+def _ends_silent(python: str) -> bool:
+    """Tell whether the last thing but comments and line ends is a `;`."""
+    blank = (tokenize.COMMENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.NEWLINE, tokenize.NL)
+    tokens = tokenize.generate_tokens(io.StringIO(python).readline)
+    words = [token.string for token in tokens if token.type not in blank]
+    return words[-1:] == [";"]
 
 
 def _awaits(tree: ast.Module, name: str) -> bool:
