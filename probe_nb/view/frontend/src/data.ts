@@ -58,6 +58,8 @@ function roleRank(role: string): number {
 
 /** One consistent picture; where the traits disagree about the rows, the shorter one counts. */
 export class Data {
+  private ranksMade: Uint32Array | null = null;
+
   constructor(
     readonly sites: Sites,
     readonly status: Status,
@@ -72,6 +74,19 @@ export class Data {
   get culprit(): number {
     const { kind, row } = this.status.headline;
     return kind === "bad" || kind === "warn" ? (row ?? -1) : -1;
+  }
+
+  /** The place of each row in execution order; rows that never ran come last. */
+  get ranks(): Uint32Array {
+    if (this.ranksMade) return this.ranksMade;
+    const orders = Float64Array.from({ length: this.size }, (_, row) => this.value("order", row));
+    const last = (row: number): number => (Number.isNaN(orders[row]) ? Infinity : (orders[row] ?? Infinity));
+    const rows = Uint32Array.from({ length: this.size }, (_, row) => row);
+    // Infinity - Infinity is NaN, which falls through to the row number
+    rows.sort((a, b) => last(a) - last(b) || a - b);
+    this.ranksMade = new Uint32Array(this.size);
+    rows.forEach((row, rank) => ((this.ranksMade as Uint32Array)[row] = rank));
+    return this.ranksMade;
   }
 
   /** A number of a row; NaN where nothing is recorded. */
@@ -144,19 +159,20 @@ export function visibleRows(data: Data, choice: Choice, sortValue?: SortValue): 
 }
 
 function sorted(rows: number[], data: Data, order: Order, sortValue?: SortValue): number[] {
-  const execution = (a: number, b: number): number =>
-    compare(data.value("order", a), data.value("order", b), false) || a - b;
+  const { ranks } = data;
+  const execution = (a: number, b: number): number => (ranks[a] ?? 0) - (ranks[b] ?? 0);
   if (order.by === "worst") {
     const { culprit } = data;
-    const rank = Float64Array.from({ length: data.size }, (_, row) =>
-      row === culprit ? Infinity : severity(data.bits(row), data.value("status", row)),
+    const badness = Float64Array.from({ length: data.size }, (_, row) =>
+      row === culprit ? 1000 : severity(data.bits(row), data.value("status", row)),
     );
-    return rows.sort((a, b) => compare(rank[a] ?? 0, rank[b] ?? 0, true) || execution(a, b));
+    return rows.sort((a, b) => (badness[b] ?? 0) - (badness[a] ?? 0) || execution(a, b));
   }
   if (!sortValue) return rows.sort(execution);
-  const values = new Map(rows.map((row) => [row, sortValue(data, row)]));
+  const values: (number | string)[] = [];
+  for (const row of rows) values[row] = sortValue(data, row);
   return rows.sort(
-    (a, b) => compare(values.get(a) ?? NaN, values.get(b) ?? NaN, order.descending) || execution(a, b),
+    (a, b) => compare(values[a] ?? NaN, values[b] ?? NaN, order.descending) || execution(a, b),
   );
 }
 
