@@ -1,0 +1,65 @@
+"""What the documentation claims of tests, options and statuses is what there is."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+from probe_nb.magics.extension import ProbeMagics
+from probe_nb.store.table import COLUMNS
+from probe_nb.terms import COUNTS, MODULE_ROLES, STATISTICS, STATUSES
+
+ROOT = Path(__file__).parents[2]
+TEST = re.compile(r"(tests/[\w/]+\.py)::(\w+)")
+
+
+def read(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+@cache
+def functions(file: Path) -> set[str]:
+    """Return the names of all functions and methods in a file."""
+    if not file.exists():
+        return set()
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return {node.name for node in ast.walk(tree) if isinstance(node, kinds)}
+
+
+def test_every_test_that_a_page_names_exists():
+    pages = ["README.md", *(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
+    named = {found for page in pages for found in TEST.findall(read(page))}
+    assert named
+    missing = {f"{file}::{name}" for file, name in named if name not in functions(ROOT / file)}
+    assert missing == set()
+
+
+def test_every_delivered_feature_names_a_test():
+    delivered = read("docs/features.md").split("## Delivered")[1].split("## Not there yet")[0]
+    sections = re.split(r"^### ", delivered, flags=re.MULTILINE)[1:]
+    assert {section.split()[0] for section in sections} == {
+        *("A1", "A2", "A3", "A4", "A5", "B1", "B2", "C1", "C2", "D1", "E1", "E4")
+    }
+    assert [section.split("\n")[0] for section in sections if not TEST.search(section)] == []
+
+
+def test_the_options_of_the_magics_are_those_of_the_parser():
+    rows = set(
+        re.findall(r"^\| `(.+?)` \| ?(.*?) ?\| (.+?) \|$", read("docs/magics.md"), re.MULTILINE)
+    )
+    for action in ProbeMagics.probe_start.parser._actions:
+        word = action.option_strings[0] if action.option_strings else ""
+        takes = "EXPR ..." if action.nargs == "*" else action.metavar or ""
+        default = str(action.default) if type(action.default) is int else ""
+        assert (f"{word} {takes}".strip(), default, action.help) in rows
+
+
+def test_every_column_status_and_role_is_explained():
+    statistics, glossary = read("docs/statistics.md"), read("docs/glossary.md")
+    for word in {*COLUMNS, *STATISTICS, *COUNTS, *STATUSES}:
+        assert re.search(rf"^\|[^|]*`{word}`", statistics, re.MULTILINE), word
+    for word in MODULE_ROLES:
+        assert f"| `{word}` |" in glossary

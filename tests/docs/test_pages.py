@@ -1,0 +1,80 @@
+"""The pages of the documentation: their code runs, their links lead somewhere, nothing in them is private."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.run_page import blocks
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+WITH_CODE = [page for page in PAGES if blocks(page.read_text(encoding="utf-8"))]
+LINK = re.compile(
+    r"\]\((?P<to>[^)#\s]+)?(?:#(?P<part>[^)\s]+))?\)|(?:src|srcset)=\"(?P<file>[^\"]+)\""
+)
+FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+RUNNER = Path(__file__).with_name("run_page.py")
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=name)
+def test_the_code_of_a_page_runs_from_top_to_bottom(page, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(RUNNER), str(page)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "IPYTHONDIR": str(tmp_path),
+            "MPLBACKEND": "Agg",
+            "MPLCONFIGDIR": str(tmp_path),
+            "OMP_NUM_THREADS": "1",
+        },
+        timeout=240,
+    )
+    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives to the headings of a page."""
+    text = FENCED.sub("", page.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    plain = [re.sub(r"[^\w\- ]", "", heading.replace("`", "")) for heading in headings]
+    return {each.strip().lower().replace(" ", "-") for each in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_the_links_of_a_page_lead_to_files_and_headings_that_exist(page):
+    missing = []
+    for link in LINK.finditer(FENCED.sub("", page.read_text(encoding="utf-8"))):
+        to = link["to"] or link["file"] or ""
+        if "://" in to:
+            continue
+        target = (page.parent / to) if to else page
+        if not target.exists() or (link["part"] and link["part"] not in anchors(target)):
+            missing.append(link.group())
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_a_page_names_no_path_of_a_machine(page):
+    text = page.read_text(encoding="utf-8")
+    assert not re.search(r"(?<![\w.:/])/(home|root|work|tmp|Users)/|[A-Z]:\\\\Users", text)
+
+
+def test_the_index_leads_to_every_page():
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    assert {each for each in pages if f"({each})" not in index} == set()
