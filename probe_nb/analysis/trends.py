@@ -50,7 +50,7 @@ _FLOATS: Final = ("float", "bfloat", "complex")
 def dead(tally: Tally) -> NDArray[np.bool_]:
     """Tell which outputs and gradients were all zeros in each of the last steps they were seen."""
     names = tally.columns.tables.dtypes.values
-    floats = np.array([*(name.startswith(_FLOATS) for name in names), False])
+    floats = np.array([*(is_float(name) for name in names), False])
     latest = tally.latest
     judged = (latest["zero_count"] == latest["numel"]) & (latest["numel"] > 1)
     judged &= _ALIVE[tally.role] & floats[latest["dtype"]]
@@ -83,6 +83,11 @@ def exploding(tally: Tally) -> NDArray[np.bool_]:
         older = np.fmax.reduce(tally.window.peaks[rows, :half], axis=1)
         found[rows] |= (now[rows] >= EXPLODED_GROWTH * older) & (older > 0)
     return found
+
+
+def is_float(dtype: str) -> bool:
+    """Tell whether numbers of this dtype have a magnitude that means something."""
+    return dtype.startswith(_FLOATS)
 
 
 def _lasts(

@@ -240,9 +240,9 @@ class Judge:
     def _fine(self) -> Verdict:
         tally, latest = self.tally, self.tally.latest
         what = f"{steps_of(len(tally.steps))}, {plural(len(tally.modules), 'module')}"
-        absmax = latest["absmax"]
+        absmax = np.where(self._floats(), latest["absmax"], np.nan)
         if np.isnan(absmax).all():
-            return Verdict("ok", f"{what}, no NaN or Inf", "no statistics: see the status column")
+            return Verdict("ok", f"{what}, no NaN or Inf", "; ".join(self._notes()))
         largest = int(np.nanargmax(absmax))
         sentence = (
             f"{what}, no NaN or Inf; largest |value| {number(absmax[largest])} in "
@@ -251,6 +251,12 @@ class Judge:
         return Verdict(
             "ok", sentence, "; ".join(self._notes()), largest, int(latest["row"][largest])
         )
+
+    def _floats(self) -> NDArray[np.bool_]:
+        """Tell which sites hold floating-point numbers: token ids are large and mean nothing."""
+        names = self.tally.columns.tables.dtypes.values
+        floats = np.array([*(trends.is_float(name) for name in names), False])
+        return floats[self.tally.latest["dtype"]]
 
     def _notes(self) -> list[str]:
         notes = []
@@ -268,15 +274,15 @@ def _empty(info: RunInfo | None) -> Verdict:
     """Say why nothing was recorded."""
     if info is None:
         return Verdict("empty", "Nothing was recorded")
+    if info.ended == "open":
+        names = ", ".join(info.models) or "the model"
+        return Verdict("empty", f"Nothing recorded yet: waiting for a forward of {names}")
     reasons: dict[str, int] = {}
     for each in info.unobserved:
         reason = each.get("reason", "")
         reasons[reason] = reasons.get(reason, 0) + 1
     listed = sorted(reasons.items(), key=lambda item: -item[1])[:3]
     why = "; ".join(f"{plural(count, 'module')}: {reason}" for reason, count in listed if reason)
-    if info.ended == "open":
-        names = ", ".join(info.models) or "the model"
-        return Verdict("empty", f"Nothing recorded yet: waiting for a forward of {names}", why)
     if info.config.get("steps"):
         why = why or f"only the steps {info.config['steps']} were asked for"
     why = why or "no forward of the model ran inside the watch"

@@ -120,7 +120,8 @@ class FrameBuilder:
             "steps": len(tally.steps),
             "records": tally.rows,
             "modules": len(tally.modules),
-            "unobserved": _unobserved(info),
+            # before the first forward nothing has been missed yet
+            "unobserved": _unobserved(info) if tally.rows or info.ended != "open" else [],
             "notices": [str(each) for each in info.notices[:_LISTED]],
             "truncated": truncated,
             "stat_names": list(COLUMNS),

@@ -71,14 +71,19 @@ def _table(builder: FrameBuilder) -> str:
     if not len(order):
         return ""
     head = "".join(
-        f'<td align="{align}" role="columnheader"><b>{name}</b></td>' for name, align in _COLUMNS
+        f'<td nowrap align="{align}" role="columnheader"><b>{name}</b></td>'
+        for name, align in _COLUMNS
     )
     body = "\n".join(_line(row) for row in rows_of(builder, order[:ROWS]))
     table = f'<table cellpadding="4">\n<tr>{head}</tr>\n{body}\n</table>'
     left = len(order) - ROWS
     if left <= 0:
         return table
-    which = "worst first" if builder.verdict().kind in ("bad", "warn") else "in execution order"
+    which = (
+        "worst first"
+        if builder.verdict().kind in ("bad", "warn")
+        else "outputs first, in execution order"
+    )
     return f"{table}\n<div>… and {plural(left, 'more row')} ({which}); all are in run.df</div>"
 
 
@@ -97,7 +102,9 @@ def _line(row: Row) -> str:
     )
     pairs = zip(cells, _COLUMNS, strict=True)
     return (
-        "<tr>" + "".join(f'<td align="{align}">{cell}</td>' for cell, (_, align) in pairs) + "</tr>"
+        "<tr>"
+        + "".join(f'<td nowrap align="{align}">{cell}</td>' for cell, (_, align) in pairs)
+        + "</tr>"
     )
 
 

@@ -22,6 +22,7 @@ ABSENT: Final = "\N{EN DASH}"
 _TIMES: Final = "\N{MULTIPLICATION SIGN}"
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _WIDTH: Final = 16
+_OUTPUTS, _REST = 9, 10
 _NAMES: Final = ("step", "numel", *STATISTICS, *COUNTS, "status")
 
 FINDINGS: Final = (
@@ -57,10 +58,10 @@ class Row:
 def worst_first(builder: FrameBuilder) -> NDArray[np.intp]:
     """Return all recorded sites: the culprit, its inputs, the other alarms, then the rest.
 
-    Equals stand in execution order.
+    Of the rest the outputs come first: they tell most. Equals stand in execution order.
     """
     tally, bits = builder.tally, builder.judge.badges()
-    rank = np.full(tally.sites, 9)
+    rank = np.where(tally.role == ROLES.index("output"), _OUTPUTS, _REST)
     for place, (bit, _) in reversed(list(enumerate(FINDINGS, 4))):
         rank[(bits & bit) > 0] = place
     bad = (bits & (v.NAN | v.INF)) > 0

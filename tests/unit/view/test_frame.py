@@ -54,7 +54,9 @@ def strict(text: str):
 
 def expected_latest(frame, site):
     """The row of `run.df` that a site shows, found by its definition."""
-    rows = frame[(frame["module"] == site["module"]) & (frame["role"] == site["role"])]
+    for name in ("module", "role", "leaf"):
+        frame = frame[frame[name] == site[name]]
+    rows = frame
     rows = rows[rows["step"] == rows["step"].max()]
     bad = rows[["nan_count", "posinf_count", "neginf_count"]].fillna(-1).sum(axis=1)
     return rows[bad == bad.max()].iloc[-1], rows

@@ -1,0 +1,100 @@
+"""What a notebook kernel really sends."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from jupyter_client.manager import start_new_kernel
+
+SET_UP = """
+import torch, probe_nb as probe
+model = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(30)])
+x = torch.randn(4, 8)
+optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+model(x).sum().backward()
+optimizer.step()
+"""
+MANY_STEPS = """
+import time
+with probe.watch(model) as run:
+    began = time.monotonic()
+    steps = 0
+    while time.monotonic() - began < 2:
+        model(x).sum().backward()
+        optimizer.step()
+        steps += 1
+steps, len(run)
+"""
+USERS_BUG = """
+with probe.watch(model, live=True) as run:
+    model(x)
+    raise ValueError("user bug")
+"""
+BROKEN_VIEW = """
+from probe_nb.view.inspector import Inspector
+Inspector.refresh = lambda self: 1 / 0
+with probe.watch(model) as run:
+    began = time.monotonic()
+    while time.monotonic() - began < 1:
+        model(x)
+        run.step()
+"done"
+"""
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    root = str(Path(__file__).parents[3])
+    manager, client = start_new_kernel(kernel_name="python3", cwd=root, startup_timeout=60)
+    try:
+        yield client
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+def run(client, code):
+    """Run a cell and return its reply and what was published, with the time of arrival."""
+    published = []
+
+    def hook(message):
+        published.append((time.monotonic(), message["msg_type"], message["content"]))
+
+    reply = client.execute_interactive(code, output_hook=hook, timeout=120)
+    return reply["content"], published
+
+
+def of(published, *kinds):
+    return [(at, content) for at, kind, content in published if kind in kinds]
+
+
+def test_a_live_run_in_a_kernel(kernel):
+    reply, _ = run(kernel, SET_UP)
+    assert reply["status"] == "ok", reply
+
+    reply, published = run(kernel, MANY_STEPS)
+    assert reply["status"] == "ok", reply
+    frames = of(published, "comm_msg")
+    began, ended = frames[0][0], frames[-1][0]
+    assert 4 <= len(frames) <= 4 * (ended - began) + 2
+    assert not of(published, "stream")
+    (_, first), *_ = of(published, "display_data")
+    assert "application/vnd.jupyter.widget-view+json" in first["data"]
+    (_, last), *more = of(published, "update_display_data")
+    assert more == []
+    assert set(last["data"]) == {"text/html", "text/plain"}
+    assert last["transient"] == first["transient"]
+    assert "30 more rows" not in last["data"]["text/plain"]
+    assert "no NaN or Inf" in last["data"]["text/plain"]
+
+    reply, published = run(kernel, USERS_BUG)
+    assert (reply["status"], reply["ename"], reply["evalue"]) == ("error", "ValueError", "user bug")
+    assert "user bug" in of(published, "update_display_data")[-1][1]["data"]["text/plain"]
+
+    reply, published = run(kernel, BROKEN_VIEW)
+    assert reply["status"] == "ok", reply
+    words = "".join(content["text"] for _, content in of(published, "stream"))
+    assert words.count("The live view is off: ZeroDivisionError") == 1
+    assert "no NaN or Inf" in of(published, "update_display_data")[-1][1]["data"]["text/plain"]
