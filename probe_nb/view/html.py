@@ -3,7 +3,8 @@
 What survives on GitHub, in an untrusted notebook and in a mail is a bare table: so alignment is
 said by `align`, findings by a sign and a word, and histograms by unicode bars. Every text is
 escaped. The tags are those that the strictest of them leaves in place (`nbconvert --sanitize-html`
-shows `<th>`, `<p>` and `<br>` as text), so a head cell is a bold cell with a role.
+shows others as text, a `<th>` outside its table), so a head cell is a bold cell with a role.
+Cells whose words belong together hold non-breaking spaces: JupyterLab overrules `nowrap`.
 """
 
 from __future__ import annotations
@@ -71,11 +72,11 @@ def _table(builder: FrameBuilder) -> str:
     if not len(order):
         return ""
     head = "".join(
-        f'<td nowrap align="{align}" role="columnheader"><b>{name}</b></td>'
-        for name, align in _COLUMNS
+        f'<td align="{align}" role="columnheader"><b>{name}</b></td>' for name, align in _COLUMNS
     )
     body = "\n".join(_line(row) for row in rows_of(builder, order[:ROWS]))
-    table = f'<table cellpadding="4">\n<tr>{head}</tr>\n{body}\n</table>'
+    rows = f"<thead>\n<tr>{head}</tr>\n</thead>\n<tbody>\n{body}\n</tbody>"
+    table = f'<table cellpadding="4">\n{rows}\n</table>'
     left = len(order) - ROWS
     if left <= 0:
         return table
@@ -89,23 +90,23 @@ def _table(builder: FrameBuilder) -> str:
 
 def _line(row: Row) -> str:
     cells = (
-        escape(row.finding),
+        _together(row.finding),
         f"<code>{escape(row.module)}</code> {escape(row.type)}",
-        escape(row.tensor),
+        _together(row.tensor),
         row.step,
         f"{escape(row.shape)} {escape(row.dtype)}",
-        *(
-            escape(each)
-            for each in (row.not_finite, row.zeros, row.min, row.max, row.mean, row.std)
-        ),
+        _together(row.not_finite),
+        *(escape(each) for each in (row.zeros, row.min, row.max, row.mean, row.std)),
         f"<code>{escape(row.bars)}</code>",
     )
     pairs = zip(cells, _COLUMNS, strict=True)
     return (
-        "<tr>"
-        + "".join(f'<td nowrap align="{align}">{cell}</td>' for cell, (_, align) in pairs)
-        + "</tr>"
+        "<tr>" + "".join(f'<td align="{align}">{cell}</td>' for cell, (_, align) in pairs) + "</tr>"
     )
+
+
+def _together(text: str) -> str:
+    return escape(text).replace(" ", "&nbsp;")
 
 
 def _remarks(builder: FrameBuilder) -> list[str]:
