@@ -70,5 +70,5 @@ def test_a_name_that_is_not_public_is_refused_by_name():
 
 def test_star_import_gives_the_public_names():
     found: dict[str, object] = {}
-    exec("from probe_nb import *", found)  # noqa: S102
+    exec("from probe_nb import *", found)
     assert set(probe_nb.__all__) <= set(found)

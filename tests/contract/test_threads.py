@@ -49,9 +49,12 @@ def calls(model, thread):
 
 def test_gradients_of_two_threads_belong_to_their_calls():
     model = Triples(threading.Barrier(2))
-    with probe.watch(model, optimizer=torch.optim.SGD(model.parameters()), live=False) as run:
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(lambda n: trains(model, n), range(2)))
+    optimizer = torch.optim.SGD(model.parameters())
+    with (
+        probe.watch(model, optimizer=optimizer, live=False) as run,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        list(pool.map(lambda n: trains(model, n), range(2)))
     rows = run.df[run.df["module"] == "lin"]
     fed = rows[rows["role"] == "input"].set_index("call")["mean"].astype(float)
     for role, factor in (("grad_output", 2.0), ("grad_input", 6.0)):
