@@ -156,12 +156,18 @@ class Tally:
     ) -> None:
         """Put the histograms of these records in the place of the older ones, end to end."""
         sizes = block["hist_size"].astype(np.int64)
+        begins = np.cumsum(sizes) - sizes
+        fresh_bins, fresh_counts = block["hist_bins"], block["hist_counts"].astype(np.float32)
         if len(sites) == self.sites:  # none of the older ones stays
-            self.hist_bins, self.hist_counts = self.hist_bins[:0], self.hist_counts[:0]
-        self.hist_start[sites] = len(self.hist_bins) + (np.cumsum(sizes) - sizes)[records]
+            self.hist_bins, self.hist_counts = fresh_bins[:0], fresh_counts[:0]
+            if len(records) == len(sizes) and (np.diff(records) == 1).all():
+                self.hist_start, self.hist_size = begins, sizes  # they lie there as they should
+                self.hist_bins, self.hist_counts = fresh_bins, fresh_counts
+                return
+        self.hist_start[sites] = len(self.hist_bins) + begins[records]
         self.hist_size[sites] = sizes[records]
-        bins = np.concatenate([self.hist_bins, block["hist_bins"]])
-        counts = np.concatenate([self.hist_counts, block["hist_counts"].astype(np.float32)])
+        bins = np.concatenate([self.hist_bins, fresh_bins])
+        counts = np.concatenate([self.hist_counts, fresh_counts])
         index, begins = cut(self.hist_start, self.hist_size)
         self.hist_bins, self.hist_counts, self.hist_start = bins[index], counts[index], begins
 

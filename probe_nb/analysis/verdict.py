@@ -104,14 +104,19 @@ class Judge:
         nan = (tally.firsts["nan"].step >= 0) | (latest["nan_count"] > 0)
         inf = (tally.firsts["posinf"].step >= 0) | (tally.firsts["neginf"].step >= 0)
         inf |= loud & ((latest["posinf_count"] > 0) | (latest["neginf_count"] > 0))
-        bits = NAN * nan + INF * inf
-        bits += SATURATED * (tally.firsts["saturated"].step >= 0)
-        bits += RISK * (tally.firsts["risk"].step >= 0)
-        for bit, which in self._found_trends().items():
-            bits += bit * which
-        bits += ABSENT * ((latest["status"] != STATUS_CODE["ok"]) & (latest["row"] >= 0))
-        bits += DOWNSTREAM * self._downstream()
-        return bits.astype(np.int64)
+        which = {
+            NAN: nan,
+            INF: inf,
+            SATURATED: tally.firsts["saturated"].step >= 0,
+            RISK: tally.firsts["risk"].step >= 0,
+            **self._found_trends(),
+            ABSENT: (latest["status"] != STATUS_CODE["ok"]) & (latest["row"] >= 0),
+            DOWNSTREAM: self._downstream(),
+        }
+        bits = np.zeros(tally.sites, np.int64)
+        for bit, sites in which.items():
+            bits[sites] |= bit
+        return bits
 
     def culprit(self) -> First | None:
         """Return the first record of the gravest non-finite kind."""
@@ -284,7 +289,7 @@ def _empty(info: RunInfo | None) -> Verdict:
     listed = sorted(reasons.items(), key=lambda item: -item[1])[:3]
     why = "; ".join(f"{plural(count, 'module')}: {reason}" for reason, count in listed if reason)
     if info.config.get("steps"):
-        why = why or f"only the steps {info.config['steps']} were asked for"
+        why = "; ".join(filter(None, [f"only steps {info.config['steps']} were asked for", why]))
     why = why or "no forward of the model ran inside the watch"
     return Verdict("empty", "Nothing was recorded", why)
 

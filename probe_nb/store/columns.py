@@ -80,6 +80,8 @@ class Columns:
             return {name: self._cut(name, first) for name in (*DTYPES, *HISTOGRAM)}
         if not blocks:
             return empty_block()
+        if len(blocks) == 1:
+            return blocks[0]
         blocks.reverse()
         return {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
 

@@ -321,6 +321,10 @@ class TestEmpty:
         found = judged(Book(info=info(unobserved=[reason] * 3)))
         assert found.detail == "3 modules: never called"
 
+    def test_steps_that_were_not_asked_for_are_a_reason(self):
+        found = judged(Book(info=info(config={"steps": "5"})))
+        assert found.detail == "only steps 5 were asked for"
+
     def test_an_open_run_waits(self):
         found = judged(Book(info=info(ended="open")))
         assert found.sentence == "Nothing recorded yet: waiting for a forward of model"

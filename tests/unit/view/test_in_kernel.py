@@ -12,7 +12,7 @@ SET_UP = """
 import torch, probe_nb as probe
 model = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(30)])
 x = torch.randn(4, 8)
-optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+optimizer = torch.optim.SGD(model.parameters(), 0.0)
 model(x).sum().backward()
 optimizer.step()
 """
