@@ -82,7 +82,7 @@ def _backward(tally: Tally, first: First) -> str:
     forward = (tally.direction == 0) & (bad >= 0) & (bad <= first.step)
     if forward.any():
         return "the forward was not finite either"
-    return "every forward value was finite, so it was born in the backward pass of what uses this output"
+    return "every forward value was finite: it was born in the backward of what uses this output"
 
 
 def same_call(tally: Tally, first: First, role: str) -> NDArray[np.intp]:

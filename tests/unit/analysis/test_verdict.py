@@ -89,7 +89,7 @@ class TestNonFinite:
         book.add("l2", [1.0, 1.0], "grad_output").add("l1", [NAN, 1.0], "grad_output")
         found = judged(book)
         assert found.sentence == "NaN first appeared at step 0 in l1 (gradient of the output)"
-        assert "born in the backward pass" in found.detail
+        assert "born in the backward of what uses this output" in found.detail
 
     def test_a_module_whose_arriving_gradient_was_finite_bore_it(self):
         book = Book().add("a", [1.0, 2.0], "grad_output").add("a", [NAN, 1.0], "grad_input")
