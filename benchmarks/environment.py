@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -25,24 +26,29 @@ def python() -> Path:
     Raises:
         MissingError: It cannot be installed here.
     """
-    found = FOLDER / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+    failed = _install()
+    if failed:
+        raise MissingError(failed)
+    return _interpreter()
+
+
+def _interpreter() -> Path:
+    windows = sys.platform == "win32"
+    return FOLDER / ("Scripts/python.exe" if windows else "bin/python")
+
+
+@functools.cache
+def _install() -> str:
+    """Make the environment unless it is there; return what failed, once per run of ours."""
     wanted = "\n".join(_PACKAGES)
-    if not (_READY.is_file() and _READY.read_text(encoding="utf-8") == wanted):
-        print(f"Installing msProbe {MSPROBE} into build/msprobe, once", file=sys.stderr)
-        _call([sys.executable, "-m", "venv", str(FOLDER)])
-        install = [str(found), "-m", "pip", "install", "--quiet", "-c", "constraints.txt"]
-        _call([*install, *_PACKAGES])
-        _READY.write_text(wanted, encoding="utf-8")
-    return found
-
-
-def _call(command: list[str]) -> None:
+    if _READY.is_file() and _READY.read_text(encoding="utf-8") == wanted:
+        return ""
+    print(f"Installing msProbe {MSPROBE} into build/msprobe, once", file=sys.stderr)
+    install = [str(_interpreter()), "-m", "pip", "install", "--quiet", "-c", "constraints.txt"]
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise MissingError(
-            f"msProbe {MSPROBE} could not be installed ({error.strerror})"
-        ) from error
-    if done.returncode:
-        print(done.stderr, file=sys.stderr)
-        raise MissingError(f"msProbe {MSPROBE} could not be installed")
+        for command in ([sys.executable, "-m", "venv", str(FOLDER)], [*install, *_PACKAGES]):
+            subprocess.run(command, cwd=ROOT, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return f"msProbe {MSPROBE} could not be installed"
+    _READY.write_text(wanted, encoding="utf-8")
+    return ""

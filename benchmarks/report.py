@@ -28,7 +28,7 @@ def conditions(rounds: int, statistics_rounds: int, *, msprobe: bool, cpu: bool)
         f"Python {platform.python_version()}; {rounds} rounds per step row, "
         f"{statistics_rounds} per other row, "
         "every round in turns with what it is measured against"
-        f"{', processor time' if cpu else ''}."
+        f"{', processor time on a busy machine' if cpu else ''}."
     )
 
 
