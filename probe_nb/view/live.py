@@ -84,7 +84,7 @@ class LiveView:
             return
         if not force and self._clock() - self._frame_at < PERIOD:
             return
-        self._guarded(self._update, wait=0)
+        self._guarded(self._update, wait=5.0 if force else 0)
 
     def close(self) -> None:
         """Send the last frame and put the report, or its one line, in the place of the view."""
