@@ -150,7 +150,7 @@ def test_an_error_of_ours_leaves_grad_mode_and_modes_as_they_were():
         dtype = torch.float32
 
     with Dispatched() as mode:
-        with pytest.raises(Exception, match="."):
+        with pytest.raises((TypeError, AttributeError)):
             Reducer().see(Broken(), once=True)
         assert torch.is_grad_enabled()
         mode.calls.clear()

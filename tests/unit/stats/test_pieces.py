@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from probe_nb.stats.layout import compact, pieces
 from probe_nb.stats.numbers import Numbers, scaled
 from tests import oracle
-from tests.measuring import by_host
 from tests.strategies import tensors
 
 
@@ -89,7 +88,6 @@ def _numbers(x: np.ndarray) -> Numbers:
 
 
 def test_implicit_zeros_count_as_elements():
-    statistics, counts, _ = by_host(torch.tensor([3.0, -1.0]))
     numbers = Numbers(finite=2, low=-1.0, high=3.0, mean=1.0, spread=math.sqrt(8))
     numbers.add_zeros(2)
     want = oracle.of_values(np.array([3.0, -1.0, 0.0, 0.0]), torch.float32)

@@ -1,0 +1,124 @@
+"""Options are checked once, and every refusal says what would do."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probe_nb.config import checked
+from probe_nb.errors import ConfigError, ProbeError
+
+STEPS = [
+    (None, range(40)),
+    (3, [3]),
+    ("3", [3]),
+    ("0,10-12", [0, 10, 11, 12]),
+    ("::10", [0, 10, 20, 30]),
+    ("5:8", [5, 6, 7]),
+    (":3", [0, 1, 2]),
+    ("37:", [37, 38, 39]),
+    ("1:20:6", [1, 7, 13, 19]),
+    (" 1 , 2-3 ,", [1, 2, 3]),
+    ([4, 8], [4, 8]),
+    (range(0, 40, 20), [0, 20]),
+    ({7}, [7]),
+]
+
+
+@pytest.mark.parametrize(("written", "chosen"), STEPS)
+def test_steps_choose_what_they_say(written, chosen):
+    wants = checked(steps=written).wants
+    assert [n for n in range(40) if wants(n)] == list(chosen)
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=5))
+def test_numbers_of_steps_choose_themselves_however_large(numbers):
+    wants = checked(steps=numbers).wants
+    assert all(wants(n) for n in numbers)
+    assert not wants(max(numbers) + 1)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    ["", ",", "one", "3-", "-3", "1.5", "a:b", "::0", "9-5", [], ["x"], [None], 1.5, True, -1],
+)
+def test_steps_that_make_no_sense_are_refused_with_an_example(steps):
+    with pytest.raises(ConfigError, match="steps"):
+        checked(steps=steps)
+
+
+@pytest.mark.parametrize("first_step", [-1, 1.0, "0", None, True])
+def test_the_first_step_is_a_whole_number(first_step):
+    with pytest.raises(ConfigError, match="first_step"):
+        checked(first_step=first_step)
+
+
+@pytest.mark.parametrize("micro_batches", [0, -2, 1.5, "4", True])
+def test_micro_batches_are_a_whole_number_from_one(micro_batches):
+    with pytest.raises(ConfigError, match="micro_batches"):
+        checked(micro_batches=micro_batches)
+
+
+ALL = ("input", "output", "param", "grad_output", "grad_input", "param_grad")
+
+
+@pytest.mark.parametrize(
+    ("written", "roles"),
+    [
+        (None, ALL),
+        ("", ALL),
+        ("output", ("output",)),
+        ("grad_input, input", ("input", "grad_input")),
+        (["param_grad", "param"], ("param", "param_grad")),
+    ],
+)
+def test_roles_are_kept_in_their_own_order(written, roles):
+    assert checked(roles=written).roles == roles
+
+
+def test_an_unknown_role_is_refused_with_the_nearest():
+    with pytest.raises(ConfigError, match=r"`outputs`.*`output`"):
+        checked(roles="outputs")
+
+
+@pytest.mark.parametrize("option", ["select", "roles"])
+def test_patterns_are_text(option):
+    with pytest.raises(ConfigError, match=option):
+        checked(**{option: [1]})
+
+
+@pytest.mark.parametrize("option", ["select", "roles"])
+@pytest.mark.parametrize("value", [7, object()])
+def test_what_is_neither_text_nor_a_list_is_refused_too(option, value):
+    with pytest.raises(ConfigError, match=option):
+        checked(**{option: value})
+
+
+def test_patterns_are_split_at_commas_and_trimmed():
+    assert checked(select="layers.*, !head ,").select == ("layers.*", "!head")
+    assert checked(select=["a,b"]).select == ("a,b",)
+
+
+def test_a_config_is_frozen_and_can_be_written_as_json():
+    config = checked(select="a,b", steps="::100", micro_batches=2, name="mine")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.name = "other"
+    written = json.loads(json.dumps(config.as_dict(), allow_nan=False))
+    assert written == {
+        "select": ["a", "b"],
+        "roles": list(ALL),
+        "steps": "::100",
+        "first_step": 0,
+        "micro_batches": 2,
+        "reduce_once": True,
+        "name": "mine",
+    }
+
+
+def test_a_config_error_is_a_value_error_and_one_of_ours():
+    assert issubclass(ConfigError, ValueError)
+    assert issubclass(ConfigError, ProbeError)

@@ -1,0 +1,239 @@
+"""What a run answers, on rows written by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import probe_nb as probe
+from probe_nb.errors import SelectionError, SessionStateError
+from probe_nb.exponents import Histogram
+from tests import records
+
+
+def histogram(*values: float) -> Histogram:
+    return Histogram.of(np.array(values))
+
+
+@pytest.fixture
+def run():
+    rows = []
+    for step in range(3):
+        rows += [
+            {"step": step, "module": "", "type": "Net", "max": 10.0 * step},
+            {"step": step, "module": "layers.0", "role": "input", "leaf": "0"},
+            {"step": step, "module": "layers.0", "role": "output", "leaf": "0", "max": 1.0 + step},
+            {"step": step, "module": "layers.10", "role": "output", "type": "ReLU"},
+            {"step": step, "module": "head", "role": "grad_output", "model": "other"},
+            {"step": step, "module": "head", "role": "output", "status": "empty", "numel": 0},
+        ]
+    return records.run(rows)
+
+
+# -- frame -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("filters", "rows"),
+    [
+        ({}, 18),
+        ({"module": "layers.0"}, 6),
+        ({"module": "layers.1"}, None),
+        ({"module": "layers.*"}, 9),
+        ({"module": "layers.?"}, 6),
+        ({"module": ["head", "layers.10"]}, 9),
+        ({"module": ""}, 3),
+        ({"module": "(root)"}, 3),
+        ({"module": "*"}, 18),
+        ({"role": "output"}, 12),
+        ({"role": "grad_*"}, 3),
+        ({"direction": "backward"}, 3),
+        ({"type": "ReLU"}, 3),
+        ({"model": "other"}, 3),
+        ({"status": "empty"}, 3),
+        ({"step": 1}, 6),
+        ({"step": [0, 2]}, 12),
+        ({"step": range(1, 3)}, 12),
+        ({"step": slice(1, None)}, 12),
+        ({"step": slice(None, None, 2)}, 12),
+        ({"step": np.int64(2)}, 6),
+        ({"step": 99}, 0),
+        ({"step": 1, "module": "head", "role": "output"}, 1),
+        ({"module": None, "step": None}, 18),
+        ({"rank": pd.NA}, 0),
+    ],
+)
+def test_filters_keep_the_rows_that_pass_all_of_them(run, filters, rows):
+    if rows is None:
+        with pytest.raises(SelectionError):
+            run.frame(**filters)
+    else:
+        assert len(run.frame(**filters)) == rows
+
+
+def test_a_frame_keeps_the_row_numbers_of_the_run(run):
+    frame = run.frame(module="head", role="output")
+    assert frame.index.tolist() == [5, 11, 17]
+
+
+def test_a_module_whose_name_is_a_pattern_is_found_by_its_name():
+    run = records.run([{"module": "a[0]"}, {"module": "a0"}])
+    assert run.frame(module="a[0]")["module"].tolist() == ["a[0]"]
+
+
+def test_an_unknown_filter_is_refused_with_the_nearest(run):
+    with pytest.raises(SelectionError, match=r"`modul`.*`module`"):
+        run.frame(modul="head")
+
+
+@pytest.mark.parametrize(
+    ("filters", "near"),
+    [
+        ({"module": "haed"}, "`head`"),
+        ({"module": "layer.0"}, r"`layers\.0`"),
+        ({"role": "outputs"}, "`output`"),
+        ({"type": "Relu"}, "`ReLU`"),
+        ({"status": "emty"}, "`empty`"),
+    ],
+)
+def test_a_pattern_that_matches_nothing_names_the_nearest(run, filters, near):
+    with pytest.raises(SelectionError, match=near):
+        run.frame(**filters)
+
+
+def test_a_known_word_without_rows_gives_an_empty_frame(run):
+    assert run.frame(status="meta").empty
+    assert run.frame(direction="optimizer").empty
+
+
+# -- history -----------------------------------------------------------------------------------------
+
+
+SEVERAL = [
+    {"step": 4, "call": 0, "numel": 1, "min": -5.0, "max": 1.0, "mean": 2.0, "std": 1.0, "l2": 3.0}
+    | {"absmax": 5.0, "nan_count": 2},
+    {"step": 4, "call": 1, "numel": 3, "min": -1.0, "max": 7.0, "mean": 6.0, "std": 2.0, "l2": 4.0}
+    | {"absmax": 7.0, "nan_count": 3},
+    {"step": 6, "numel": 2, "min": 0.0, "max": 0.5, "mean": 0.25, "std": 0.25, "l2": 0.5}
+    | {"absmax": 0.5, "nan_count": 0},
+]
+
+
+@pytest.mark.parametrize(
+    ("stat", "first", "second"),
+    [
+        ("min", -5.0, 0.0),
+        ("max", 7.0, 0.5),
+        ("absmax", 7.0, 0.5),
+        ("l2", 4.0, 0.5),
+        ("mean", (2.0 * 1 + 6.0 * 3) / 4, 0.25),
+        ("std", (1.0 * 1 + 2.0 * 3) / 4, 0.25),
+        ("nan_count", 5, 0),
+    ],
+)
+def test_several_calls_of_a_step_are_joined_into_one_number(stat, first, second):
+    history = records.run(SEVERAL).history("layer", stat=stat)
+    assert history.index.tolist() == [4, 6]
+    assert history.tolist() == [first, second]
+
+
+def test_a_history_is_named_after_its_site(run):
+    assert run.history("layers.0").name == "layers.0 output absmax"
+    assert run.history("").name == "(root) output absmax"
+
+
+def test_a_step_without_numbers_is_a_gap_in_the_history_and_not_a_zero():
+    rows = [{"step": 0, "mean": 2.0}, {"step": 1, "status": "empty", "numel": 0}]
+    for stat in ("mean", "max", "nan_count"):
+        history = records.run(rows).history("layer", stat=stat)
+        assert history.index.tolist() == [0, 1]
+        assert history.isna().tolist() == [False, True]
+
+
+def test_a_call_without_numbers_does_not_weigh_in_the_mean():
+    rows = [{"mean": 2.0, "numel": 1}, {"status": "no_finite", "numel": 100, "nan_count": 100}]
+    assert records.run(rows).history("layer", stat="mean").tolist() == [2.0]
+
+
+def test_an_infinite_statistic_is_the_largest_of_its_step():
+    rows = [{"l2": math.inf}, {"l2": 1.0}]
+    assert records.run(rows).history("layer", stat="l2").tolist() == [math.inf]
+
+
+def test_one_leaf_can_be_chosen():
+    rows = [{"leaf": "hidden", "max": 1.0}, {"leaf": "logits", "max": 5.0}]
+    run = records.run(rows)
+    assert run.history("layer", stat="max", leaf="hidden").tolist() == [1.0]
+    assert run.history("layer", stat="max").tolist() == [5.0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"stat": "median"}, r"`median` is not a statistic.*Known"),
+        ({"stat": "nan_counts"}, "`nan_count`"),
+        ({"role": "outputs"}, "`output`"),
+        ({"role": "input"}, "no `input` rows; it has"),
+        ({"module": "layers"}, r"`layers\.0`"),
+    ],
+)
+def test_a_history_that_cannot_be_had_says_what_can(run, arguments, message):
+    with pytest.raises(SelectionError, match=message):
+        run.history(**{"module": "layers.10", **arguments})
+
+
+# -- histogram ---------------------------------------------------------------------------------------
+
+
+def test_the_histograms_of_a_step_are_added_up():
+    rows = [
+        {"step": 1, "call": 0, "histogram": histogram(1.0, -4.0), "zero_count": 1},
+        {"step": 1, "call": 1, "histogram": histogram(1.5), "nan_count": 2},
+        {"step": 2, "histogram": histogram(1e-3)},
+        {"step": 1, "call": 2, "status": "meta"},
+    ]
+    run = records.run(rows)
+    assert run.histogram("layer", step=1) == histogram(1.0, -4.0, 1.5, 0.0, math.nan, math.nan)
+    assert run.histogram("layer") == histogram(1e-3)
+
+
+def test_a_step_without_a_histogram_says_which_steps_there_are():
+    run = records.run([{"step": 3, "histogram": histogram(1.0)}, {"step": 5, "status": "meta"}])
+    for step in (4, 5):
+        with pytest.raises(SelectionError, match=rf"step {step}.*steps 3 to 5"):
+            run.histogram("layer", step=step)
+
+
+# -- the rest ----------------------------------------------------------------------------------------
+
+
+def test_coverage_lists_what_was_not_seen_and_why():
+    facts = {"model": "model", "module": "head", "type": "Linear", "reason": "never called"}
+    frame = records.run([], unobserved=[facts]).coverage()
+    assert frame.to_dict("records") == [facts]
+    assert list(records.run([]).coverage().columns) == ["model", "module", "type", "reason"]
+
+
+def test_a_closed_run_has_no_step_to_end():
+    with pytest.raises(SessionStateError, match="closed"):
+        records.run([]).step()
+
+
+def test_a_run_says_how_many_records_it_has(run):
+    assert len(run) == len(run.df) == 18
+    assert not run.is_open
+
+
+def test_the_frame_follows_the_run_as_it_grows(run):
+    before = len(run.df)
+    records.append(run.columns, [{"step": 9}])
+    assert len(run.df) == before + 1
+    assert run.frame(step=9)["module"].tolist() == ["layer"]
+
+
+def test_the_doors_save_and_load_a_run(run, tmp_path):
+    loaded = probe.load(probe.save(run, tmp_path / "run"))
+    pd.testing.assert_frame_equal(loaded.df, run.df)
