@@ -11,12 +11,12 @@ from tests import oracle
 
 
 def by_host(t: torch.Tensor):
-    return _named(host.summarize(t, host.Scratch()))
+    return named(host.summarize(t, host.Scratch()))
 
 
 def by_eager(t: torch.Tensor):
     rows, repeats = eager.summarize(t)
-    return _named(eager.decode(torch.stack(rows).numpy(), repeats))
+    return named(eager.decode(torch.stack(rows).numpy(), repeats))
 
 
 def by_reducer(t: torch.Tensor):
@@ -42,7 +42,8 @@ def drained(reducer: Reducer):
     return numbers
 
 
-def _named(numbers):
+def named(numbers):
+    """Return (statistics, counts, bins) of a kernel's `Numbers`."""
     statistics = dict(zip(STATISTICS, numbers.statistics(), strict=True))
     counts = dict(zip(COUNTS, numbers.counts(), strict=True))
     filled = numbers.bins.nonzero()[0]

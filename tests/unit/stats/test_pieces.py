@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from probe_nb.stats.kernels import host
 from probe_nb.stats.layout import compact, pieces
 from probe_nb.stats.numbers import Numbers, scaled
 from tests import oracle
+from tests.measuring import named
 from tests.strategies import tensors
 
 
@@ -59,42 +60,37 @@ def test_repeated_dimensions_are_dropped_and_counted(t, times):
 @settings(deadline=None)
 @given(
     parts=st.lists(
-        st.lists(st.floats(allow_nan=True, width=32), min_size=1, max_size=9),
-        min_size=1,
-        max_size=5,
+        st.lists(st.floats(allow_nan=True), min_size=1, max_size=9), min_size=1, max_size=5
     )
 )
 def test_merged_pieces_have_the_numbers_of_the_whole(parts):
+    tensors = [torch.tensor(part, dtype=torch.float64) for part in parts]
     whole = Numbers()
-    for part in parts:
-        whole.merge(_numbers(np.array(part)))
-    want = oracle.of_values(np.concatenate([np.array(p) for p in parts]), torch.float64)
-    names = ("min", "max", "mean", "std", "l2", "absmax")
-    statistics = dict(zip(names, whole.statistics(), strict=True))
-    for name, exact in (want.statistics or {}).items():
-        assert statistics[name] == pytest.approx(exact, rel=1e-9, abs=1e-12 * statistics["absmax"])
-    if want.statistics is None:
-        assert all(math.isnan(value) for value in statistics.values())
+    for t in tensors:
+        whole.merge(host.summarize(t, host.Scratch()))
+    assert not oracle.faults(oracle.expected(torch.cat(tensors)), *named(whole))
 
 
-def _numbers(x: np.ndarray) -> Numbers:
-    """Return the numbers of one part, of the three that a merge has to join carefully."""
-    finite = x[np.isfinite(x)]
-    if not finite.size:
-        return Numbers()
-    mean = finite.mean()
-    spread = math.sqrt(((finite - mean) ** 2).sum())
-    return Numbers(int(finite.size), float(finite.min()), float(finite.max()), mean, spread)
-
-
-def test_implicit_zeros_count_as_elements():
-    numbers = Numbers(finite=2, low=-1.0, high=3.0, mean=1.0, spread=math.sqrt(8))
-    numbers.add_zeros(2)
-    want = oracle.of_values(np.array([3.0, -1.0, 0.0, 0.0]), torch.float32)
-    assert numbers.zero == want.counts["zero_count"] == 2
-    assert numbers.statistics()[2:5] == pytest.approx(
-        [want.statistics[name] for name in ("mean", "std", "l2")]
-    )
+@settings(deadline=None)
+@given(
+    part=st.lists(st.floats(allow_nan=True), min_size=1, max_size=9),
+    times=st.integers(1, 10**6),
+    zeros=st.integers(0, 5),
+)
+def test_repetitions_and_implicit_zeros_count_as_elements(part, times, zeros):
+    t = torch.tensor(part, dtype=torch.float64)
+    numbers = host.summarize(t, host.Scratch())
+    numbers.repeat(times)
+    numbers.add_zeros(zeros)
+    _, counts, bins = named(numbers)
+    outside = ("nan_count", "posinf_count", "neginf_count", "zero_count")
+    assert sum(bins.values()) + sum(counts[name] for name in outside) == len(part) * times + zeros
+    few = min(times, 3)
+    numbers = host.summarize(t, host.Scratch())
+    numbers.repeat(few)
+    numbers.add_zeros(zeros)
+    spelt_out = torch.cat([t.repeat(few), torch.zeros(zeros, dtype=torch.float64)])
+    assert not oracle.faults(oracle.expected(spelt_out), *named(numbers))
 
 
 @pytest.mark.parametrize(
