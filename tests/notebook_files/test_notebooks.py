@@ -1,0 +1,147 @@
+"""The committed notebooks: they run in a fresh kernel, and what is committed with them can be read anywhere.
+
+To write the outputs anew::
+
+    jupyter nbconvert --to notebook --inplace --execute --ExecutePreprocessor.store_widget_state=False \
+        --ExecutePreprocessor.record_timing=False notebooks/*.ipynb
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+BYTES = 500_000
+WIDGET = "application/vnd.jupyter.widget-view+json"
+PLACES = re.compile(r"(?<![\w.:/])/(home|root|work|tmp|mnt|var|opt|Users)/|[A-Z]:\\+Users|file://")
+
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def read(path: Path) -> nbformat.NotebookNode:
+    return nbformat.read(path, as_version=4)
+
+
+def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def outputs(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    return [output for cell in code_cells(notebook) for output in cell.outputs]
+
+
+def bundles(notebook: nbformat.NotebookNode) -> list[dict[str, str]]:
+    return [output.data for output in outputs(notebook) if "data" in output]
+
+
+def reports(notebook: nbformat.NotebookNode) -> list[dict[str, str]]:
+    return [data for data in bundles(notebook) if "data-probe-nb" in data.get("text/html", "")]
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory) -> dict[Path, nbformat.NotebookNode]:
+    """Every notebook, executed without its outputs in a fresh kernel of its own."""
+    folder = tmp_path_factory.mktemp("notebooks")
+    done = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        for path in NOTEBOOKS:
+            done[path] = read(path)
+            resources = {"metadata": {"path": str(folder)}}
+            client = NotebookClient(
+                done[path], timeout=240, store_widget_state=False, resources=resources
+            )
+            client.execute()
+    assert list(folder.iterdir()) == [], "a notebook leaves files behind"
+    return done
+
+
+def test_there_is_a_first_look():
+    assert "01_first_look" in {path.stem for path in NOTEBOOKS}
+
+
+@pytest.mark.xdist_group("notebook_files")
+@each_notebook
+def test_a_notebook_runs_in_a_fresh_kernel_without_noise(executed, path):
+    assert [o for o in outputs(executed[path]) if o.get("name") == "stderr"] == []
+
+
+@pytest.mark.xdist_group("notebook_files")
+@each_notebook
+def test_the_committed_outputs_are_those_of_the_committed_code(executed, path):
+    """Numbers differ in their last digits between machines; what the first lines say must not."""
+    kinds = [
+        [[sorted(o.get("data", {o.output_type: ""})) for o in cell.outputs] for cell in cells]
+        for cells in (code_cells(read(path)), code_cells(executed[path]))
+    ]
+    assert kinds[0] == kinds[1]
+    first_lines = [
+        [data["text/plain"].splitlines()[0].split(";")[0] for data in reports(notebook)]
+        for notebook in (read(path), executed[path])
+    ]
+    assert first_lines[0] == first_lines[1]
+
+
+@pytest.mark.xdist_group("notebook_files")
+@each_notebook
+def test_the_story_is_the_same_on_this_machine(executed, path):
+    found = [data["text/plain"].splitlines()[0] for data in reports(executed[path])]
+    if path.stem == "01_first_look":
+        assert found[0].startswith("✓ 29 steps, 10 modules, no NaN or Inf")
+        assert found[1] == "✕ NaN first appeared at step 28 in contrast (forward output)"
+
+
+@each_notebook
+def test_a_notebook_is_small_and_strict_json(path):
+    text = path.read_text(encoding="utf-8")
+    assert len(text.encode()) < BYTES
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    json.loads(text, parse_constant=refuse)
+    nbformat.validate(read(path))
+
+
+@each_notebook
+def test_every_cell_was_run_in_order_and_none_failed(path):
+    cells = code_cells(read(path))
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    assert {o.output_type for o in outputs(read(path))} <= {
+        "stream",
+        "display_data",
+        "execute_result",
+    }
+    assert [o for o in outputs(read(path)) if o.get("name") == "stderr"] == []
+
+
+@each_notebook
+def test_nothing_of_the_machine_is_saved(path):
+    notebook = read(path)
+    saved = [cell.source for cell in notebook.cells]
+    saved += [o.text for o in outputs(notebook) if o.output_type == "stream"]
+    for data in bundles(notebook):
+        saved += [re.sub(r'data-\w+="[^"]*"', "", text) for text in data.values()]
+    assert [text for text in saved if PLACES.search(text)] == []
+    assert set(notebook.metadata) <= {"kernelspec", "language_info"}
+    assert all(not cell.metadata for cell in notebook.cells)
+
+
+@each_notebook
+def test_the_results_need_no_kernel(path):
+    notebook = read(path)
+    assert len(reports(notebook)) >= 1
+    for data in bundles(notebook):
+        assert WIDGET not in data
+        assert "text/plain" in data
+        assert " object at 0x" not in data["text/plain"]
+    for data in reports(notebook):
+        assert "<table" in data["text/html"]
+        assert data["text/plain"][0] in "✓✕!"
