@@ -1,0 +1,184 @@
+"""Which modules a pattern chooses, and what is said when it chooses none."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import probe_nb as probe
+from probe_nb.errors import ModelError, SelectionError
+from probe_nb.observe.select import as_models, watched_modules
+
+
+def network():
+    """Return a model with eight modules below its root."""
+    return nn.Sequential(
+        *[nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(2)],
+        nn.Linear(2, 2),
+        nn.BatchNorm1d(2),
+    )
+
+
+ALL = ["", "0", "0.0", "0.1", "1", "1.0", "1.1", "2", "3"]
+PATTERNS = [
+    ([], ALL),
+    (["0"], ["0"]),
+    (["0.*"], ["0.0", "0.1"]),
+    (["*.0"], ["0.0", "1.0"]),
+    (["?"], ["0", "1", "2", "3"]),
+    (["[01]"], ["0", "1"]),
+    (["(root)"], [""]),
+    (["*"], ALL),
+    (["type:Linear"], ["0.0", "1.0", "2"]),
+    (["type:*Norm*"], ["3"]),
+    (["type:_BatchNorm"], ["3"]),
+    (["0", "type:Linear"], ["0", "0.0", "1.0", "2"]),
+    (["type:Linear", "!1.*"], ["0.0", "2"]),
+    (["!type:ReLU"], ["", "0", "0.0", "1", "1.0", "2", "3"]),
+    (["!0", "!0.*"], ["", "1", "1.0", "1.1", "2", "3"]),
+    (["0.*", "!type:ReLU", "1.1"], ["0.0", "1.1"]),
+    (["model.2"], ["2"]),
+]
+
+
+@pytest.mark.parametrize(("patterns", "expected"), PATTERNS, ids=str)
+def test_a_pattern_chooses_modules(patterns, expected):
+    found = watched_modules({"model": network()}, patterns)
+    assert [w.path for w in found if w.selected] == expected
+    assert [w.path for w in found] == ALL
+
+
+@pytest.mark.parametrize(
+    "patterns", ["0.*, !type:ReLU", ["0.*", "!type:ReLU"], ("0.*", "!type:ReLU")]
+)
+def test_a_string_with_commas_is_a_list(patterns):
+    model = network()
+    with probe.watch(model, select=patterns, roles="output", live=False) as run:
+        model(torch.ones(3, 2))
+    assert run.df["module"].tolist() == ["0.0"]
+
+
+def test_modules_that_were_not_chosen_are_listed_as_such():
+    model = network()
+    with probe.watch(model, select="2", live=False) as run:
+        model(torch.ones(3, 2))
+    coverage = run.coverage()
+    assert coverage["module"].tolist() == [p for p in ALL if p != "2"]
+    assert set(coverage["reason"]) == {"not selected"}
+
+
+def test_a_module_that_never_ran_is_listed_with_a_reason():
+    model = nn.ModuleDict({"used": nn.Linear(2, 2), "unused": nn.Linear(2, 2)})
+    with probe.watch(model, live=False) as run:
+        model["used"](torch.ones(1, 2))
+    reasons = dict(zip(run.coverage()["module"], run.coverage()["reason"], strict=True))
+    assert reasons.keys() == {"", "unused"}
+    assert "never called" in reasons["unused"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("encodr", ["No module matches `encodr`", "3 modules", "`encoder`"]),
+        ("encoder.9", ["No module matches `encoder.9`", "`encoder.0`"]),
+        ("!decoder", ["No module matches `decoder`"]),
+        ("type:Linera", ["No module has a type that matches `type:Linera`", "`Linear`"]),
+        ("type:xyz", ["`type:xyz`", "It has Linear, ModuleDict, Sequential."]),
+    ],
+)
+def test_a_pattern_that_matches_nothing_is_refused_and_the_nearest_named(pattern, words):
+    model = nn.ModuleDict({"encoder": nn.Sequential(nn.Linear(1, 1))})
+    with pytest.raises(SelectionError) as raised:
+        probe.watch(model, select=pattern).__enter__()
+    assert [word for word in words if word not in str(raised.value)] == []
+
+
+def test_a_shared_module_has_one_row_set_and_its_other_paths_choose_it_too():
+    shared = nn.Linear(2, 2)
+    model = nn.Sequential(shared, nn.ReLU(), shared)
+    found = watched_modules({"model": model}, ["2"])
+    assert [(w.path, w.aliases, w.selected) for w in found] == [
+        ("", [], False), ("0", ["2"], True), ("1", [], False),
+    ]  # fmt: skip
+    with probe.watch(model, select="2", roles="output", live=False) as run:
+        model(torch.ones(1, 2))
+    assert list(zip(run.df["module"], run.df["call"], strict=True)) == [("0", 0), ("0", 1)]
+
+
+def test_a_child_called_model_is_not_mistaken_for_the_name_of_the_model():
+    model = nn.ModuleDict({"model": nn.Sequential(nn.Linear(1, 1)), "lm_head": nn.Linear(1, 1)})
+    found = watched_modules({"model": model}, ["model.*"])
+    assert [w.path for w in found if w.selected] == ["model.0"]
+
+
+def test_of_several_models_one_is_chosen_by_its_name():
+    models = {"gen": nn.Sequential(nn.Linear(1, 1)), "dis": nn.Sequential(nn.Linear(1, 1))}
+    found = watched_modules(models, ["gen.*"])
+    assert [(w.model, w.path) for w in found if w.selected] == [("gen", "0")]
+
+
+def test_a_module_that_contains_itself_is_walked_once():
+    model = nn.Sequential(nn.Linear(1, 1))
+    model[0].parent = model
+    assert [w.path for w in watched_modules({"model": model}, [])] == ["", "0"]
+
+
+def test_wrappers_leave_no_trace_in_paths():
+    model = nn.Sequential(nn.Linear(1, 1), nn.ReLU())
+    wrapped = nn.DataParallel(copy.deepcopy(model))
+    assert [w.path for w in watched_modules({"model": wrapped}, [])] == ["", "0", "1"]
+    compiled = nn.Sequential(torch.compile(model, backend="eager"))
+    assert [w.path for w in watched_modules({"model": compiled}, [])] == ["", "0", "0.0", "0.1"]
+
+
+def test_a_name_with_dots_and_signs_is_kept():
+    model = nn.Module()
+    model.add_module("x<b", nn.Linear(1, 1))
+    assert [w.path for w in watched_modules({"model": model}, ["x<b"]) if w.selected] == ["x<b"]
+
+
+def test_a_child_that_is_none_is_passed_over():
+    model = nn.Sequential(nn.Linear(1, 1))
+    model.register_module("empty", None)
+    assert [w.path for w in watched_modules({"model": model}, [])] == ["", "0"]
+
+
+def test_models_get_a_name_each():
+    a, b = nn.Linear(1, 1), nn.ReLU()
+    assert as_models(a, {}) == {"model": a}
+    assert as_models([a, b], {}) == {"0": a, "1": b}
+    assert as_models({"gen": a, 3: b}, {}) == {"gen": a, "3": b}
+    assert as_models(None, {"gen": a, "dis": b}) == {"gen": a, "dis": b}
+    assert as_models(a, {"dis": b}) == {"model": a, "dis": b}
+
+
+class Trainer:
+    """Keeps a model in an attribute, as many libraries do."""
+
+    def __init__(self, **kept):
+        self.__dict__.update(kept)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (nn.Linear, ["got the class Linear", "watch an instance"]),
+        (torch.ones(2), ["must be a `torch.nn.Module`, got Tensor"]),
+        ("model", ["The model to watch must be a `torch.nn.Module`, got str"]),
+        ([nn.Linear(1, 1), 3], ["`1` must be a `torch.nn.Module`, got int"]),
+        ({"gen": nn.ReLU}, ["`gen`", "got the class ReLU"]),
+        (Trainer(model=nn.Linear(1, 1)), ["got Trainer", "has a `.model` that is one"]),
+        (Trainer(module=nn.Linear(1, 1)), ["got Trainer", "has a `.module` that is one"]),
+        (lambda x: x, ["got function"]),
+        (None, ["There is no model to watch"]),
+        ([], ["There is no model to watch"]),
+        ({}, ["There is no model to watch"]),
+    ],
+)
+def test_what_is_no_module_is_refused_with_a_hint(model, words):
+    with pytest.raises(ModelError) as raised:
+        probe.watch(model)
+    assert [word for word in words if word not in str(raised.value)] == []
