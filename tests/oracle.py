@@ -158,32 +158,23 @@ def faults(
     statistics: dict[str, float],
     counts: dict[str, int],
     bins: dict[tuple[int, int], int],
-    *,
-    rounded: float = 0.0,
 ) -> list[str]:
-    """Return everything in which measured numbers break their bounds; empty if all is well.
-
-    `rounded` is the relative error that the elements have already (a modulus in float32): what
-    is exact otherwise is held to it, and the bins to their sum.
-    """
+    """Return everything in which measured numbers break their bounds; empty if all is well."""
     wrong = [
         f"{name}: {counts[name]}, not {n}" for name, n in want.counts.items() if counts[name] != n
     ]
-    same = sum(bins.values()) == sum(want.bins.values()) if rounded else bins == want.bins
-    if not same:
+    if bins != want.bins:
         wrong.append(f"bins: {bins}, not {want.bins}")
     if want.statistics is None:
         return wrong + [f"{k}: {v}, not absent" for k, v in statistics.items() if not math.isnan(v)]
     for name, exact in want.statistics.items():
-        got, allowed = statistics[name], _allowed(name, want.statistics, rounded)
+        got, allowed = statistics[name], _allowed(name, want.statistics)
         if not (got == exact or abs(got - exact) <= allowed):  # infinities have no difference
             wrong.append(f"{name}: {got!r}, not {exact!r} within {allowed:.3g}")
     return wrong
 
 
-def _allowed(name: str, exact: dict[str, float], rounded: float) -> float:
+def _allowed(name: str, exact: dict[str, float]) -> float:
     if name == "mean":
         return 1e-6 * exact["absmax"]
-    if name == "std":
-        return 1e-5 * exact["std"] + rounded * exact["absmax"]
-    return 1e-5 * exact["l2"] if name == "l2" else rounded * abs(exact[name])
+    return 1e-5 * exact[name] if name in ("std", "l2") else 0.0
