@@ -47,6 +47,12 @@ def test_an_option_that_makes_no_sense_is_refused_in_words(options, error, words
     assert session.sessions() == ()
 
 
+@pytest.fixture(autouse=True)
+def stopped():
+    yield
+    probe.stop()
+
+
 def test_a_class_in_place_of_a_model_is_refused():
     with pytest.raises(ModelError, match=r"got the class Linear\. Create it first"):
         probe.start(nn.Linear)
@@ -58,4 +64,3 @@ def test_a_refused_start_leaves_the_open_session_alone():
     with pytest.raises(ConfigError):
         probe.start(model, roles="nothing")
     assert run.is_open
-    probe.stop()

@@ -183,8 +183,6 @@ def test_a_part_of_a_share_is_handed_over_where_the_backward_reaches_no_more():
             return 2 * x, 3 * x
 
     x = torch.ones(2, requires_grad=True)
-    with probe.watch(Splits(), live=False) as run:
-        pass
     model = Splits()
     with probe.watch(model, live=False) as run:
         a, b = model(x)
