@@ -150,6 +150,32 @@ def private() -> list[dict[str, Any]]:
     return rows(run)
 
 
+def lost() -> dict[str, Any]:
+    """Training while the device fails to hand over its results in the first of two steps."""
+    model = nn.Linear(4, 4).to("npu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    copy, failures = npu.MOVES["_to_copy"], ["CUDA error: device-side assert triggered"]
+
+    def fails_once(*args, **kwargs):
+        if failures:
+            raise RuntimeError(failures.pop())
+        return copy(*args, **kwargs)
+
+    x = torch.ones(2, 4).to("npu")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with probe.watch(model, optimizer=optimizer) as run:
+            model(x).sum().backward()
+            optimizer.step()
+            npu.MOVES["_to_copy"] = fails_once
+            model(x).sum().backward()
+            optimizer.step()
+    npu.MOVES["_to_copy"] = copy
+    by_step = [sorted(set(run.frame(step=step)["status"])) for step in (0, 1)]
+    absent = bool(run.frame(step=0)["max"].isna().all())
+    return {"statuses": by_step, "absent": absent, "warned": [str(w.message) for w in caught]}
+
+
 def refused(make) -> bool:
     try:
         make()
@@ -159,7 +185,7 @@ def refused(make) -> bool:
 
 
 def main() -> dict[str, Any]:
-    result: dict[str, Any] = {"truth": truth(), "private": private()}
+    result: dict[str, Any] = {"truth": truth(), "private": private(), "lost": lost()}
     for name, scaled in (("plain", False), ("scaled", True)):
         bare = trained("npu", watched=False, scaled=scaled)
         watched = trained("npu", watched=True, scaled=scaled)

@@ -74,8 +74,8 @@ def raw(value):
 def run(operator, *args, **kwargs):
     """Run one operator on the CPU; what was written in place is handed back as it came."""
     name = operator._schema.name.removeprefix("aten::")
-    if name in _MOVES:
-        return _MOVES[name](*args, **kwargs)
+    if name in MOVES:
+        return MOVES[name](*args, **kwargs)
     masks = [a for a in args[1:2] if name == "index" for a in a if a is not None]
     if name in _ANSWERS or any(mask.dtype == torch.bool for mask in masks):
         waits.append(name)
@@ -119,7 +119,7 @@ def _empty_strided(size, stride, *, dtype=None, **_):
     return OnNpu(torch.empty_strided(size, stride, dtype=dtype, device="cpu"))
 
 
-_MOVES = {"_to_copy": _to_copy, "copy_": _copy_}
+MOVES = {"_to_copy": _to_copy, "copy_": _copy_}
 _everything = torch.library.Library("_", "IMPL")
 _everything.fallback(run, "PrivateUse1")
 _aten = torch.library.Library("aten", "IMPL")

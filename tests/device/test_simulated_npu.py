@@ -102,3 +102,11 @@ def test_a_tensor_in_a_format_of_the_device_s_own_is_not_touched(seen):
     }
     private = [row for row in seen["private"] if row["status"] == "private_format"]
     assert all(value is None for row in private for value in row["numbers"].values())
+
+
+def test_results_that_the_device_loses_are_failed_rows_and_one_warning(seen):
+    assert seen["lost"]["statuses"] == [["failed"], ["ok"]]
+    assert seen["lost"]["absent"]
+    (warning,) = seen["lost"]["warned"]
+    assert "npu:0" in warning
+    assert "device-side assert" in warning

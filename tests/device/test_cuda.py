@@ -1,0 +1,96 @@
+"""A watch on an NVIDIA GPU: the same bits, the right numbers, and no wait inside a step."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import nn
+
+import probe_nb as probe
+from probe_nb.stats.summary import Reducer
+from tests import oracle
+from tests.measuring import drained
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no NVIDIA GPU here"),
+]
+
+
+@contextmanager
+def waiting_forbidden():
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(32, 64), nn.ReLU(inplace=True), nn.Linear(64, 3)).cuda()
+
+
+def trained(*, watched: bool):
+    model = net()
+    x = torch.randn(16, 32, generator=torch.Generator().manual_seed(0)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    watch = probe.watch(model, optimizer=optimizer) if watched else None
+    run = watch.__enter__() if watch else None
+    for _ in range(3):
+        out = model(x)  # the drain of the step before waits here, once
+        with waiting_forbidden():
+            out.square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    if watch:
+        watch.__exit__(None, None, None)
+    return [out.detach(), *model.state_dict().values()], run
+
+
+def test_training_is_the_same_bit_for_bit_and_no_hook_waits():
+    bare, _ = trained(watched=False)
+    watched, run = trained(watched=True)
+    assert all(torch.equal(a, b) for a, b in zip(bare, watched, strict=True))
+    assert set(run.df["device"].astype(str)) == {"cuda:0"}
+    assert set(run.df["status"].astype(str)) == {"ok"}
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        *(torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.bool),
+        *(torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64),
+    ],
+)
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_numbers_of_a_tensor_on_the_gpu_are_numpy_s(dtype, deterministic):
+    x = torch.randn(1_100_000, generator=torch.Generator().manual_seed(0)) * 3
+    if dtype == torch.complex64:
+        x = torch.complex(x.abs(), torch.zeros_like(x))  # a modulus without rounding
+    t = (x > 0) if dtype == torch.bool else x.to(dtype)
+    if dtype.is_floating_point:
+        t[:3] = torch.tensor([float("nan"), 0.0, 1.0]).to(dtype)
+    reducer = Reducer()
+    torch.use_deterministic_algorithms(deterministic)
+    try:
+        on_gpu = t.cuda()
+        with waiting_forbidden():
+            reducer.see(on_gpu, once=True)
+        numbers = drained(reducer)[0]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not oracle.faults(oracle.expected(t), *numbers)
+
+
+def test_what_is_added_to_the_memory_of_the_gpu_is_bounded():
+    t = torch.randn(2**24, device="cuda")
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    reducer = Reducer()
+    reducer.see(t, once=True)
+    assert torch.cuda.max_memory_allocated() - before < 64 * 2**20
+    reducer.drain()
+    assert torch.cuda.memory_allocated() == before
