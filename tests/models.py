@@ -6,6 +6,8 @@ so two runs after the same `torch.manual_seed` see the same numbers.
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,6 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from probe_nb.errors import ProbeWarning
 
 Feed = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -67,6 +71,16 @@ def total(output: Any) -> Tensor | None:
     if not parts:
         return None
     return sum((t.abs() * (1 + t.detach().abs())).sum().float() for t in parts)
+
+
+@contextlib.contextmanager
+def no_faults() -> Iterator[None]:
+    """Fail if a fault of ours is reported; where warnings are errors it would pass in silence."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ProbeWarning)
+        yield
+    faults = [str(w.message) for w in caught]
+    assert not faults, faults
 
 
 def hook_tables(module: nn.Module) -> dict[str, dict[Any, Any]]:

@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import probe_nb as probe
+from tests.models import no_faults
 from tests.museum.containers import Gives, Packs, SelfAttention
 from tests.museum.graphs import Branches, Tied
 from tests.museum.inplace import StaleArguments
@@ -25,7 +26,7 @@ def rows(run, role, module=None):
 
 
 def watched(model, *args, loss=torch.sum, **kwargs):
-    with probe.watch(model, live=False) as run:
+    with no_faults(), probe.watch(model, live=False) as run:
         loss(model(*args, **kwargs)).backward()
     return run
 
