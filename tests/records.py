@@ -35,6 +35,14 @@ def run(rows: list[dict[str, Any]], **facts: Any) -> Run:
     return made
 
 
+def _elements(row: dict[str, Any]) -> int:
+    """Return how many elements a row must have for its histogram and counts to add up."""
+    if "histogram" not in row:
+        return 4
+    outside = ("zero_count", "nan_count", "posinf_count", "neginf_count")
+    return row["histogram"].total + sum(row.get(name, 0) for name in outside)
+
+
 def append(columns: Columns, rows: list[dict[str, Any]]) -> None:
     """Add one block; a row names only what matters, the rest is as of a small CPU tensor."""
     tables = columns.tables
@@ -58,7 +66,7 @@ def append(columns: Columns, rows: list[dict[str, Any]]) -> None:
             "device": tables.devices.code(row.get("device", "cpu")),
             "status": STATUS_CODE[row.get("status", "ok")],
             "order": row.get("order", len(columns) + number),
-            "numel": row.get("numel", 4),
+            "numel": row.get("numel", _elements(row)),
             "rank": -1,
             "backward": row.get("backward", -1),
             "checksum": -1,
