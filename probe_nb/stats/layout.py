@@ -26,7 +26,7 @@ def pieces(x: Tensor, limit: int) -> Iterator[Tensor]:
 
     Order does not matter to a statistic, so a dense tensor of any layout is read in memory order.
     """
-    flat = _in_memory_order(x)
+    flat = in_memory_order(x)
     if flat is not None:
         yield from flat.split(limit) if flat.numel() > limit else (flat,)
     elif x.numel() <= limit:
@@ -38,7 +38,7 @@ def pieces(x: Tensor, limit: int) -> Iterator[Tensor]:
         yield from pieces(x.narrow(dim, half, x.size(dim) - half), limit)
 
 
-def _in_memory_order(x: Tensor) -> Tensor | None:
+def in_memory_order(x: Tensor) -> Tensor | None:
     """Return a 1-D view of a dense tensor, None if its elements do not lie side by side."""
     if x.is_contiguous():
         return x.view(-1)
