@@ -21,7 +21,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import _disable_current_modes
 
 from probe_nb import devices
-from probe_nb.stats.kernels import eager, host
+from probe_nb.stats.kernels import cpu, eager, host
 from probe_nb.stats.numbers import Numbers
 from probe_nb.terms import COUNTS, STATISTICS, Status
 
@@ -130,7 +130,7 @@ class Reducer:
     def _reduce(self, t: Tensor, zeros: int) -> int:
         outcome: _Result | _OnDevice
         if devices.is_host(t):
-            numbers = host.summarize(t, self._scratch)
+            numbers = cpu.summarize(t) or host.summarize(t, self._scratch)
             numbers.add_zeros(zeros)
             outcome = _Result.of(numbers)
         else:
