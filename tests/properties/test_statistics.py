@@ -10,10 +10,18 @@ from hypothesis import HealthCheck, given, settings
 
 from probe_nb.stats.kernels import eager, host
 from tests import oracle
-from tests.measuring import UNKNOWN_TO_NPUS, by_eager, by_host, by_npu, by_reducer, faults
+from tests.measuring import (
+    UNKNOWN_TO_NPUS,
+    by_compiled,
+    by_eager,
+    by_host,
+    by_npu,
+    by_reducer,
+    faults,
+)
 from tests.strategies import COMPLEX, EIGHT_BITS, FLOATS, SIGNED, UNSIGNED, tensors
 
-WAYS = pytest.mark.parametrize("measure", [by_host, by_eager, by_npu, by_reducer])
+WAYS = pytest.mark.parametrize("measure", [by_host, by_compiled, by_eager, by_npu, by_reducer])
 PATIENT = settings(deadline=None, max_examples=120, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -51,10 +59,20 @@ def test_complex_tensors_have_the_numbers_of_their_modulus(measure, t):
 @PATIENT
 @given(t=tensors())
 def test_counts_and_bins_add_up_to_the_number_of_elements(measure, t):
-    if t.numel() and not (measure is by_npu and t.dtype in UNKNOWN_TO_NPUS):
-        _, counts, bins = measure(t)
+    if not t.numel() or (measure is by_npu and t.dtype in UNKNOWN_TO_NPUS):
+        return
+    if (measured := measure(t)) is not None:
+        _, counts, bins = measured
         outside = ("nan_count", "posinf_count", "neginf_count", "zero_count")
         assert sum(bins.values()) + sum(counts[name] for name in outside) == t.numel()
+
+
+@many((torch.float32, torch.float16, torch.bfloat16))
+def test_the_compiled_loops_serve_the_common_types_in_any_dense_layout(dtype):
+    t = torch.randn(4, 5, 6).to(dtype)
+    for dense in (t, t.permute(2, 0, 1), t[1:], t[0, 0].expand(7, 6)):
+        assert by_compiled(dense) is not None
+        assert not faults(by_compiled, dense)
 
 
 @WAYS
@@ -122,15 +140,15 @@ def test_no_magnitude_overflows_or_vanishes_on_the_way(measure, exponent):
 @many((torch.float32, torch.bfloat16, torch.float64))
 @pytest.mark.parametrize("value", [0.1, -3.0, 1e-30, 7e-3])
 def test_a_constant_has_no_spread_however_many_pieces_it_is_read_in(measure, dtype, value):
-    if measure is by_npu and dtype == torch.float64:
-        pytest.skip("NPUs have no float64")
+    if measure in (by_npu, by_compiled) and dtype == torch.float64:
+        pytest.skip("not measured in this way")
     statistics, _, _ = measure(torch.full((eager.PIECE + 70_001,), value, dtype=dtype))
     exact = torch.tensor(value, dtype=dtype).item()
     assert statistics["std"] == 0.0
     assert statistics["mean"] == pytest.approx(exact, rel=1e-7)
 
 
-@pytest.mark.parametrize("measure", [by_host, by_eager])
+@pytest.mark.parametrize("measure", [by_host, by_eager, by_reducer])
 @many((torch.float32, torch.bool))
 def test_more_than_sixteen_million_elements_are_all_counted(measure, dtype):
     n = 2**24 + 1  # one more than float32 can count
@@ -180,9 +198,11 @@ def test_zeros_have_an_absolute_maximum_without_a_sign(measure):
     assert math.copysign(1.0, statistics["absmax"]) == 1.0
 
 
-@pytest.mark.parametrize("measure", [by_host, by_reducer])
+@pytest.mark.parametrize("measure", [by_host, by_compiled, by_reducer])
 @many((torch.float32, torch.float64, torch.bfloat16))
 def test_zeros_and_subnormals_are_told_apart_while_the_cpu_flushes_them(measure, dtype):
+    if measure is by_compiled and dtype == torch.float64:
+        pytest.skip("not measured in this way")
     tiny = torch.finfo(dtype).tiny / 4
     t = torch.tensor([tiny, 0.0, -0.0, -tiny, 1.0], dtype=dtype)
     want = oracle.expected(t)

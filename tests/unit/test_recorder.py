@@ -116,3 +116,20 @@ def test_numbers_come_back_in_the_rows_they_belong_to_whatever_the_order_of_kind
     found = [run.columns.histogram(row) for row in range(6)]
     signed = [None if h is None else h.signed() for h in found]
     assert signed == [[(1, 0, 3)], [], [], [(1, 2, 2)], None, [(1, 2, 5)]]
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_a_ragged_tensor_makes_a_row_of_its_real_elements(layout):
+    class Hand(nn.Module):
+        def forward(self, x):
+            return x
+
+    model = Hand()
+    parts = [torch.tensor([[1.0, 0.0, 3.0], [4.0, 5.0, 6.0]]), torch.full((1, 3), -8.0)]
+    ragged = torch.nested.nested_tensor(parts, layout=layout)
+    with probe.watch(model, roles="input") as run:
+        model(ragged)
+    ((_, row),) = run.df.iterrows()
+    assert row["status"] == "ok"
+    assert (row["min"], row["max"], row["zero_count"]) == (-8.0, 6.0, 1)
+    assert run.columns.histogram(0).total == 9
