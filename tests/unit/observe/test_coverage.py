@@ -35,6 +35,14 @@ def test_code_that_was_compiled_before_the_watch_stays_compiled_and_is_listed(co
     assert all("compiled" in reason for reason in reasons.values())
 
 
+def test_compiled_code_stays_quiet_when_another_session_ends(counter):
+    model = torch.compile(layers(), backend=counter)
+    other = probe.start(nn.Linear(1, 1), live=False)
+    with probe.watch(model, live=False):
+        probe.stop(other)
+        model(X)  # torch would warn of process-wide hooks
+
+
 def test_code_that_is_first_compiled_inside_the_watch_is_compiled_after_it(counter):
     model = torch.compile(layers(), backend=counter)
     with probe.watch(model, live=False):
