@@ -153,3 +153,11 @@ def test_an_infinite_gradient_stays_infinite_whatever_the_scale():
     run = watched(2.0, factor=math.inf)
     rows = run.frame(role="grad_output", module="2")
     assert rows["posinf_count"].tolist() == [4]
+
+
+def test_gradients_under_an_infinite_scale_are_not_divided_by_it():
+    run = watched(math.inf)
+    rows = run.frame(role="param_grad", module="2", leaf="bias")
+    assert rows["loss_scale"].isna().all()
+    assert rows["status"].tolist() == ["no_finite"]
+    assert rows["posinf_count"].tolist() == [1]

@@ -64,16 +64,6 @@ def test_a_mode_of_the_user_sees_no_operator_of_ours(mode, kind):
     assert watching.calls == []
 
 
-@pytest.mark.parametrize("mode", [Dispatched, Overridden])
-def test_a_loss_scale_is_copied_beside_the_modes_too(mode):
-    reducer, scale = Reducer(), torch.tensor(65536.0)
-    with mode() as watching:
-        copy = reducer.scalar(scale)
-    assert watching.calls == []
-    scale.fill_(0)
-    assert copy.item() == 65536.0
-
-
 WORLDS = {
     "a default device": lambda: torch.device("meta"),
     "a fake tensor mode": FakeTensorMode,

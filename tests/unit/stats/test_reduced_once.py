@@ -122,6 +122,14 @@ def test_inference_tensors_are_never_looked_up(reducer):
     assert maxima(reducer) == [0.0, 2.0]
 
 
+def test_a_number_seen_is_the_number_it_was_then(reducer):
+    scale = torch.tensor(65536.0)
+    reducer.see(scale, once=False)
+    scale.mul_(2)
+    reducer.see(scale, once=False)
+    assert maxima(reducer) == [65536.0, 131072.0]
+
+
 @pytest.mark.parametrize("ends", [Reducer.drain, Reducer.forget])
 def test_a_new_step_begins_with_nothing_seen(reducer, ends):
     t = torch.ones(4)
