@@ -1,0 +1,369 @@
+"""The compiled loops against numpy float64, against the torch kernel, and as guests in a process."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+
+from probe_nb.stats.kernels import cpu, cpu_code, host
+from probe_nb.stats.summary import Reducer
+from tests import measuring, oracle
+from tests.properties.test_statistics import HARD, PATIENT, many
+from tests.strategies import COMPLEX, EIGHT_BITS, SIGNED, filled, tensors
+
+BLOCK = 2048
+SERVED = (torch.float32, torch.float16, torch.bfloat16)
+BORDERS = (1, 2, 3, 4, 5, 2047, 2048, 2049, 4095, 4096, 4097, 3 * BLOCK + 7)
+STRANGE = (math.nan, math.inf, -math.inf)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ready():
+    """Wait for the kernel; where it is not there, every test fails."""
+    thread = cpu.warm()
+    if thread is not None:
+        thread.join()
+    for _ in range(600):
+        if cpu.ready():
+            return
+        threading.Event().wait(0.1)  # a session of another test may have begun to warm it
+    pytest.fail("the compiled kernel did not become ready; is numba installed?")
+
+
+def faults(t: torch.Tensor) -> list[str]:
+    """Return where the kernel breaks its bounds, or counts otherwise than the torch kernel."""
+    numbers = cpu.summarize(t)
+    assert numbers is not None, "the kernel refused the tensor"
+    theirs = host.summarize(t, host.Scratch())
+    wrong = oracle.faults(oracle.expected(t), *measuring.named(numbers))
+    if numbers.finite != theirs.finite or numbers.counts() != theirs.counts():
+        wrong.append(f"counts: {numbers.counts()}, not {theirs.counts()}")
+    if not np.array_equal(numbers.bins, theirs.bins):
+        wrong.append("bins differ from those of the torch kernel")
+    return wrong
+
+
+def _spread(n: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(n, generator=torch.Generator().manual_seed(n)).to(dtype)
+
+
+def _bits(n: int, dtype: torch.dtype) -> torch.Tensor:
+    """Every pattern of bits is equally likely: all exponents, many NaNs."""
+    raw = np.random.default_rng(n).integers(0, 256, n * dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(raw).view(dtype)
+
+
+@PATIENT
+@given(t=tensors(SERVED, max_side=11))
+def test_tensors_of_any_fill_and_layout_have_the_numbers_numpy_gives_them(t):
+    if t.numel() and cpu.summarize(t) is not None:
+        assert not faults(t)
+
+
+@pytest.mark.parametrize("case", HARD)
+def test_hard_values_keep_their_digits(case):
+    t = HARD[case]()
+    for dtype in SERVED:
+        assert not faults(t.to(dtype)), dtype
+
+
+@pytest.mark.parametrize("exponent", range(-149, 128))
+def test_no_magnitude_overflows_or_vanishes_on_the_way(exponent):
+    pair = torch.tensor([1.96875, -1.96875], dtype=torch.float64) * 2.0**exponent
+    assert not faults(pair.to(torch.float32).repeat(BLOCK))
+
+
+def test_blocks_of_very_different_magnitude_are_merged():
+    parts = [_spread(BLOCK + 1) * 10.0**e for e in (0, 30, -30, -44, 15, -15)]
+    assert not faults(torch.cat(parts))
+    assert not faults(torch.cat(parts[::-1]))
+
+
+@many(SERVED)
+@pytest.mark.parametrize("n", BORDERS)
+def test_the_border_of_a_block_loses_nothing(dtype, n):
+    t = _spread(n, dtype)
+    t[-1] = torch.finfo(dtype).max
+    assert not faults(t)
+    assert not faults(_bits(n, dtype))
+
+
+@many(SERVED)
+@pytest.mark.parametrize("strange", STRANGE)
+@pytest.mark.parametrize("place", [0, 1, 7, 2046, 2047, 2048, 4095, 4096, 5000])
+def test_a_strange_element_is_counted_wherever_it_stands(dtype, strange, place):
+    t = _spread(5001, dtype)
+    t[place] = strange
+    assert not faults(t)
+
+
+@many(SERVED)
+@pytest.mark.parametrize("strange", STRANGE)
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_few_or_no_finite_elements_among_strange_ones(dtype, strange, kept):
+    t = torch.full((3 * BLOCK,), strange, dtype=dtype)
+    t[BLOCK + 5 : BLOCK + 5 + kept] = -0.5
+    assert not faults(t)
+
+
+@many(SERVED)
+def test_negative_nan_is_nan(dtype):
+    ones = torch.full((70,), -1, dtype=torch.int32 if dtype == torch.float32 else torch.int16)
+    assert not faults(ones.view(dtype))
+
+
+@many((torch.float16, torch.bfloat16))
+def test_every_value_of_a_half_type_is_counted_in_its_bin(dtype):
+    t = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    assert not faults(t)
+
+
+@many(SERVED)
+@pytest.mark.parametrize("value", [0.1, -3.0, 7e-3, 1e-30])
+def test_a_constant_has_no_spread(dtype, value):
+    t = torch.full((100_001,), value, dtype=dtype)
+    statistics, _, _ = measuring.named(cpu.summarize(t))
+    assert statistics["std"] == 0.0
+    assert statistics["mean"] == pytest.approx(t[0].item(), rel=1e-7)
+
+
+def test_more_than_sixteen_million_elements_are_all_counted():
+    n = 2**24 + 1
+    statistics, _, bins = measuring.named(cpu.summarize(torch.ones(n)))
+    assert bins == {(1, 0): n}
+    assert statistics["mean"] == 1.0
+    assert statistics["l2"] == pytest.approx(math.sqrt(n), rel=1e-5)
+
+
+@many(SERVED)
+@pytest.mark.parametrize("offset", [1, 2, 3, 5, 15])
+def test_elements_may_begin_anywhere_in_their_storage(dtype, offset):
+    whole = _spread(4200, dtype)
+    whole[:offset] = math.nan  # would be counted if it were read
+    whole[-1] = math.inf
+    assert not faults(whole[offset:-1])
+
+
+LAYOUTS = {
+    "transposed": lambda t: t.reshape(70, 60).T,
+    "permuted": lambda t: t.reshape(10, 6, 7, 10).permute(2, 0, 3, 1),
+    "channels last": lambda t: t.reshape(2, 3, 70, 10).contiguous(
+        memory_format=torch.channels_last
+    ),
+    "expanded": lambda t: t[:7].unsqueeze(1).expand(7, 900),
+    "one number, expanded": lambda t: t[5].expand(60, 70),
+    "a scalar": lambda t: t[3],
+}
+
+
+@many(SERVED)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_dense_and_expanded_tensors_are_read_where_they_lie(dtype, layout):
+    assert not faults(LAYOUTS[layout](_spread(4200, dtype)))
+
+
+def _lazy_copy() -> torch.Tensor:
+    return torch._lazy_clone(_spread(100))
+
+
+def _without_memory() -> torch.Tensor:
+    t = _spread(100)[50:]
+    t.untyped_storage().resize_(0)
+    return t
+
+
+OTHERS = {
+    "elements apart": lambda: _spread(4000)[::2],
+    "windows": lambda: _spread(100).unfold(0, 3, 1),
+    "negated on reading": lambda: torch._neg_view(_spread(100)),
+    "nothing": lambda: torch.empty(0, 3),
+    "a lazy copy": _lazy_copy,
+    "memory that was let go": _without_memory,
+    "memory at an odd address": lambda: torch.frombuffer(
+        bytearray(401), dtype=torch.float32, offset=1
+    ),
+    "another device": lambda: torch.empty(3, device="meta"),
+    "sparse": lambda: torch.eye(3).to_sparse(),
+    "a subclass": lambda: _spread(9).as_subclass(type("Mine", (torch.Tensor,), {})),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_what_cannot_be_read_by_its_address_is_left_to_others(case):
+    assert cpu.summarize(OTHERS[case]()) is None
+
+
+@many((torch.float64, *EIGHT_BITS, *SIGNED, torch.bool, *COMPLEX))
+def test_other_types_are_left_to_others(dtype):
+    assert cpu.summarize(torch.zeros(3, dtype=dtype)) is None
+
+
+def test_a_parameter_is_a_plain_tensor():
+    assert cpu.summarize(torch.nn.Parameter(_spread(9))) is not None
+
+
+def test_a_lazy_copy_stays_lazy():
+    t = _lazy_copy()
+    cpu.summarize(t)
+    assert torch._C._is_cow_tensor(t)
+
+
+@many(SERVED)
+def test_zeros_and_subnormals_keep_their_values_while_the_cpu_flushes_them(dtype):
+    tiny = torch.finfo(dtype).tiny / 4
+    t = torch.tensor([tiny, 0.0, -0.0, -tiny, -tiny, tiny / 2], dtype=dtype)
+    want = oracle.expected(t)
+    assert torch.set_flush_denormal(True)
+    try:
+        numbers = cpu.summarize(t)
+    finally:
+        torch.set_flush_denormal(False)
+    assert not oracle.faults(want, *measuring.named(numbers))
+
+
+@PATIENT
+@given(t=filled(torch.float32, (50, 61)))
+def test_the_reducer_measures_with_it(t):
+    reducer = Reducer()
+    reducer.see(t, once=False)
+    assert measuring.drained(reducer)[0] == measuring.named(cpu.summarize(t))
+
+
+def test_threads_measure_at_the_same_time():
+    inputs = [_spread(20_000 + i) * (i + 1) for i in range(4)]
+    alone = [measuring.named(cpu.summarize(t)) for t in inputs]
+    wrong = []
+
+    def work(i: int) -> None:
+        wrong.extend(i for _ in range(200) if measuring.named(cpu.summarize(inputs[i])) != alone[i])
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(inputs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_nothing_is_written_to_the_tensor():
+    t = _bits(5000, torch.float32)
+    before, version = t.view(torch.int32).clone(), t._version
+    cpu.summarize(t)
+    assert torch.equal(t.view(torch.int32), before)
+    assert t._version == version
+
+
+def run(script: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_watched_process_never_imports_numba():
+    run(
+        """
+import sys, warnings
+from probe_nb.stats.kernels import cpu
+from probe_nb.stats import summary
+assert not {"numba", "llvmlite"} & set(sys.modules)
+assert not cpu.ready() and cpu.kernel_name() == "torch"
+before = list(warnings.filters)
+cpu.warm().join()
+assert cpu.warm() is None
+assert cpu.ready() and cpu.kernel_name() == "numba"
+assert "numba" not in sys.modules
+assert list(warnings.filters) == before
+"""
+    )
+
+
+FORKED = """
+import os, warnings, torch, threading
+warnings.simplefilter("ignore")
+from probe_nb.stats.kernels import cpu, cpu_code
+t = torch.arange(5000.0)
+{before}
+child = os.fork()
+if child == 0:
+    {inside}
+    os._exit(7 if good else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+"""
+
+
+def test_a_fork_measures_with_what_was_ready():
+    run(
+        FORKED.format(
+            before="cpu.warm().join(); cpu.summarize(t)",
+            inside="good = cpu.ready() and cpu.summarize(t).high == 4999.0",
+        )
+    )
+
+
+def test_a_fork_before_the_first_session_can_have_its_own_kernel():
+    run(FORKED.format(before="", inside="cpu.warm().join(); good = cpu.ready()"))
+
+
+def test_a_fork_while_the_kernel_is_made_does_without_it():
+    run(
+        FORKED.format(
+            before="cpu_code.entry = threading.Event().wait; cpu.warm()",
+            inside="good = cpu.warm() is None and cpu.summarize(t) is None and not cpu.ready()",
+        )
+    )
+
+
+@pytest.fixture
+def cold(monkeypatch):
+    monkeypatch.setattr(cpu, "_state", "cold")
+    monkeypatch.setattr(cpu, "_entry", None)
+
+
+@pytest.mark.usefixtures("cold")
+@pytest.mark.parametrize(
+    "error", [ImportError("numba"), OSError("no disk"), subprocess.TimeoutExpired("python", 1)]
+)
+def test_without_a_kernel_the_torch_kernel_serves(monkeypatch, error):
+    def broken():
+        raise error
+
+    monkeypatch.setattr(cpu_code, "entry", broken)
+    cpu.warm().join()
+    assert (cpu.ready(), cpu.kernel_name(), cpu.warm()) == (False, "torch", None)
+    assert cpu.summarize(_spread(10)) is None
+    assert not measuring.faults(measuring.by_reducer, _spread(10))
+
+
+@pytest.fixture
+def compiler(monkeypatch):
+    """Stand in for the compiler, and count how often it is called."""
+    code, calls = cpu_code._found(), []
+    monkeypatch.setattr(cpu_code, "_from_another_process", lambda: calls.append(1) or code)
+    return calls
+
+
+def test_machine_code_is_kept_and_what_is_damaged_is_made_again(monkeypatch, tmp_path, compiler):
+    monkeypatch.setattr(cpu_code, "_folders", lambda: [tmp_path / "a" / "b"])
+    code = cpu_code._found()
+    assert (cpu_code._found(), len(compiler)) == (code, 1)
+    (kept,) = (tmp_path / "a" / "b").iterdir()
+    kept.write_bytes(kept.read_bytes()[:-1])
+    assert (cpu_code._found(), len(compiler)) == (code, 2)
+    assert (cpu_code._found(), len(compiler)) == (code, 2)
+
+
+def test_where_nothing_can_be_kept_the_kernel_is_made_every_time(monkeypatch, tmp_path, compiler):
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setattr(cpu_code, "_folders", lambda: [file / "below a file"])
+    assert cpu_code._found() == cpu_code._found()
+    assert len(compiler) == 2
+    assert cpu_code._linked(cpu_code._found())
