@@ -37,7 +37,7 @@ def test_code_that_was_compiled_before_the_watch_stays_compiled_and_is_listed(co
 
 def test_compiled_code_stays_quiet_when_another_session_ends(counter):
     model = torch.compile(layers(), backend=counter)
-    other = probe.start(nn.Linear(1, 1), live=False)
+    other = probe.start(torch.compile(nn.Linear(1, 1), backend=counter), live=False)
     with probe.watch(model, live=False):
         probe.stop(other)
         model(X)  # torch would warn of process-wide hooks
