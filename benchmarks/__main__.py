@@ -12,6 +12,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from benchmarks import live_cost, report, statistics_cost, step_cost
 from benchmarks.table import markdown
 from benchmarks.timing import Stopwatch
+from probe_nb.stats.kernels import cpu
 
 _NAMES: Final = ("step", "statistics", "live")
 _LEVELS: Final = ("L0", "L1", "mix")
@@ -20,6 +21,10 @@ _LEVELS: Final = ("L0", "L1", "mix")
 def main(words: list[str] | None = None) -> None:
     """Measure what was asked for and print it; `--write` keeps it."""
     given = _arguments(words)
+    if given.torch:
+        cpu.disable()
+    elif warming := cpu.warm():
+        warming.join()
     table, watch = [], Stopwatch(cpu=given.cpu)
     if given.name in (None, "step"):
         table += step_cost.rows(given.rounds, given.levels, cpu=given.cpu)
@@ -46,6 +51,9 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
         "--levels", nargs="*", choices=_LEVELS, default=_LEVELS, help="msProbe's levels; none: skip"
     )
     parser.add_argument("--cpu", action="store_true", help="processor time, on a busy machine")
+    parser.add_argument(
+        "--torch", action="store_true", help="the torch kernel, although numba is installed"
+    )
     parser.add_argument(
         "--write", action="store_true", help="keep the table in results/ and README.md"
     )

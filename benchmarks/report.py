@@ -13,6 +13,7 @@ import torch
 import probe_nb
 from benchmarks import environment
 from benchmarks.table import refresh
+from probe_nb.stats.kernels import cpu as compiled
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 README: Final = environment.ROOT / "README.md"
@@ -24,6 +25,7 @@ def conditions(rounds: int, statistics_rounds: int, *, msprobe: bool, cpu: bool)
     theirs = f", msProbe {environment.MSPROBE}" if msprobe else ""
     return (
         f"{day}; {_processor()}, {os.cpu_count()} cores, one thread used; "
+        f"{compiled.kernel_name()} kernel, "
         f"probe_nb {probe_nb.__version__}, torch {torch.__version__}{theirs}, "
         f"Python {platform.python_version()}; {rounds} rounds per step row, "
         f"{statistics_rounds} per other row, "

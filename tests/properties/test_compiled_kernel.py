@@ -342,6 +342,17 @@ def test_without_a_kernel_the_torch_kernel_serves(monkeypatch, error):
     assert not measuring.faults(measuring.by_reducer, _spread(10))
 
 
+@pytest.mark.usefixtures("cold")
+@pytest.mark.parametrize("early", [True, False])
+def test_the_torch_kernel_can_be_asked_for(early):
+    if early:
+        cpu.disable()
+    elif thread := cpu.warm():
+        thread.join()
+    cpu.disable()
+    assert (cpu.ready(), cpu.warm(), cpu.summarize(_spread(10))) == (False, None, None)
+
+
 @pytest.fixture
 def compiler(monkeypatch):
     """Stand in for the compiler, and count how often it is called."""

@@ -90,14 +90,23 @@ def warm() -> threading.Thread | None:
     return thread
 
 
+def disable() -> None:
+    """Leave everything to the torch kernel, in this process and for good."""
+    global _entry, _state  # noqa: PLW0603 - one kernel per process
+    with _lock:
+        _entry, _state = None, "off"
+
+
 def _warm() -> None:
     global _entry, _state  # noqa: PLW0603 - one kernel per process
     try:
         entry = cpu_code.entry()
     except Exception:
         _state = "off"
-    else:
-        _entry, _state = entry, "ready"
+        return
+    with _lock:
+        if _state == "warming":
+            _entry, _state = entry, "ready"
 
 
 def _after_fork() -> None:
