@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -68,12 +69,12 @@ def checked(
     )
 
 
-def _words(option: str, value: str | Sequence[str] | None) -> tuple[str, ...]:
+def _words(option: str, value: str | Iterable[str] | None) -> tuple[str, ...]:
     """Split `"a, b"` or take a sequence of strings as it is."""
     if value is None:
         return ()
-    parts = value.split(",") if isinstance(value, str) else list(value)
-    if not all(isinstance(part, str) for part in parts):
+    parts: Any = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, Iterable) or not all(isinstance(part, str) for part in parts):
         raise ConfigError(f"`{option}` is {value!r}; give a string or a list of strings.")
     return tuple(part.strip() for part in parts if part.strip())
 
@@ -103,8 +104,8 @@ def _steps(value: Steps) -> tuple[str | None, Callable[[int], bool]]:
         raise ConfigError(_steps_message(value))
     if not isinstance(value, str):
         try:
-            value = ",".join(str(int(step)) for step in value)
-        except (TypeError, ValueError):
+            value = ",".join(str(operator.index(step)) for step in value)
+        except TypeError:
             raise ConfigError(_steps_message(value)) from None
     tests = [_step_test(part.strip(), value) for part in value.split(",") if part.strip()]
     if not tests:

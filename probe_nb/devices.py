@@ -16,6 +16,11 @@ def is_host(t: Tensor) -> bool:
     return t.device.type == "cpu"
 
 
+def has_float64(t: Tensor) -> bool:
+    """Tell whether the device of `t` computes in float64: NPUs and Apple's GPUs do not."""
+    return t.device.type not in ("npu", "mps")
+
+
 def private_format(t: Tensor) -> bool:
     """Tell whether an NPU keeps `t` in a layout of its own (reducing it would convert it whole)."""
     npu = sys.modules.get("torch_npu")

@@ -32,7 +32,6 @@ class Watch:
         self._make = session
         self._live = live
         self._session: Session | None = None
-        self._view: Any = None
 
     def __enter__(self) -> Run:
         """Attach, and show the live inspector where there is a notebook to show it in."""
@@ -41,7 +40,7 @@ class Watch:
         self._session = self._make()
         try:
             self._session.open()
-            self._view = _live_view(self._session, live=self._live)
+            _show(self._session, live=self._live)
         except BaseException:
             self._session.close("interrupted")
             raise
@@ -54,32 +53,26 @@ class Watch:
         traceback: TracebackType | None,
     ) -> None:
         """Give everything back; the user's exception goes on untouched."""
-        session, view = self._session, self._view
-        if session is None:
+        if self._session is None:
             return
-        try:
-            if error is None:
-                session.close("finished")
-            else:
-                session.close_after(error)
-        finally:
-            self._view = None
-            if view is not None:
-                view.close()
+        if error is None:
+            self._session.close("finished")
+        else:
+            self._session.close_after(error)
 
 
-def _live_view(session: Session, *, live: bool | None) -> Any:
-    """Open a live view and have it told of every drain; None where nobody could see it."""
+def _show(session: Session, *, live: bool | None) -> None:
+    """Open a live view that hears of every drain and of the end, where somebody can see it."""
     if live is False:
-        return None
-    from probe_nb.view import live as views
+        return
+    from probe_nb.view import live as views  # views are loaded when they are shown
 
     if not views.wanted(live):
-        return None
+        return
     view = views.LiveView(session.run, final="report")
-    view.open()
     session.listeners.append(view.update)
-    return view
+    session.closers.append(view.close)
+    view.open()
 
 
 def watch(

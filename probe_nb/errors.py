@@ -12,7 +12,10 @@ ProbeWarning(UserWarning)            something of ours went wrong or was restart
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable
 
 
@@ -42,6 +45,18 @@ class RunFormatError(ProbeError, ValueError):
 
 class ProbeWarning(UserWarning):
     """A fault inside probe_nb, or a session that was restarted; the model is unaffected."""
+
+
+def notify(message: str) -> None:
+    """Warn the user once, at the line of theirs that led here.
+
+    A user who turns warnings into errors gets no error from it: the fault is not theirs.
+    """
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("probe_nb"):
+        frame, level = frame.f_back, level + 1
+    with contextlib.suppress(ProbeWarning):
+        warnings.warn(message, ProbeWarning, stacklevel=level)
 
 
 def closest(name: str, known: Iterable[str], n: int = 3) -> str:

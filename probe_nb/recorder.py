@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 import threading
-import warnings
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
-from probe_nb.errors import ProbeWarning
+from probe_nb.errors import notify
+from probe_nb.exponents import BINS
 from probe_nb.observe.calls import Call, Clock
 from probe_nb.observe.select import Watched
 from probe_nb.observe.sink import Facts, Where
@@ -76,7 +76,7 @@ class Recorder:
         self._loss_scale = loss_scale
         self._rank = ABSENT if rank is None else rank
         self._rows: list[_Row] = []
-        self._scales: list[Tensor] = []
+        self._scale_result = NONE
         self._scale_at: tuple[int, int] | None = None
         self._faults: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
@@ -110,10 +110,7 @@ class Recorder:
             f"probe_nb could not record `{watched.path or '(root)'}` ({where}): "
             f"{type(error).__name__}: {error}. The model is unaffected; rows may be missing."
         )
-        try:
-            warnings.warn(message, ProbeWarning, stacklevel=2)
-        except ProbeWarning:  # the user turned warnings into errors; this one is ours alone
-            return
+        notify(message)
 
     def _write(self, call: Call, where: Where, facts: Facts, seen: Seen, backward: int) -> None:
         tables = self._columns.tables
@@ -149,15 +146,15 @@ class Recorder:
         return code
 
     def _scale(self, call: Call) -> int:
-        """Return the number of the loss scale in force, copied once per micro step."""
+        """Return the result that holds the loss scale in force, read once per micro step."""
         now = (call.step, call.micro_step)
         if self._scale_at != now:
             scale = self._loss_scale()
             if scale is None:
                 return NONE
-            self._scales.append(self._reducer.scalar(scale))
+            self._scale_result = self._reducer.see(scale, once=False).result
             self._scale_at = now
-        return len(self._scales) - 1
+        return self._scale_result
 
     # -- the drain ----------------------------------------------------------------------------
 
@@ -165,19 +162,19 @@ class Recorder:
         """Bring all results to the host and append the rows that wait for them."""
         with self._lock:
             rows, self._rows = self._rows, []
-            scales, self._scales, self._scale_at = self._scales, [], None
+            self._scale_at = None
             drained, errors = self._reducer.drain()
         if not rows:
             return
         for error in errors:
-            warnings.warn(f"probe_nb lost results of {error}", ProbeWarning, stacklevel=2)
+            notify(f"probe_nb lost results of {error}")
         block = _block(rows, drained, self._rank)
-        _unscale(block, np.array([row.scale for row in rows]), [float(s) for s in scales])
+        _unscale(block, np.array([row.scale for row in rows]), drained)
         self._columns.append(block)
 
     def forget(self) -> None:
         """Drop what waits, after a drain failed; nothing of a device is kept."""
-        self._rows, self._scales = [], []
+        self._rows = []
 
 
 def _block(rows: list[_Row], drained: Drained, rank: int) -> Arrays:
@@ -222,15 +219,16 @@ def _add_histograms(block: Arrays, drained: Drained, result: np.ndarray) -> None
     block["hist_counts"] = values.astype(np.uint32 if small else np.int64)
 
 
-def _unscale(block: Arrays, scale: np.ndarray, scales: list[float]) -> None:
-    """Divide gradient statistics by the loss scale; a power of two shifts the histogram exactly.
+def _unscale(block: Arrays, scale: np.ndarray, drained: Drained) -> None:
+    """Divide gradient statistics by the loss scale and move the histograms with them.
 
-    Under any other scale the bins would straddle, so those rows keep no histogram.
+    `scale` numbers the result that holds each row's scale: it came to the host with the others.
     """
-    for number, value in enumerate(scales):
-        rows = scale == number
-        if not rows.any() or not math.isfinite(value) or value <= 0:
+    for number in np.unique(scale[scale != NONE]):
+        value = float(drained.statistics[number, STATISTICS.index("max")])
+        if not math.isfinite(value) or value <= 0:
             continue
+        rows = scale == number
         block["loss_scale"][rows] = value
         for name in STATISTICS:
             block[name][rows] /= value
@@ -238,13 +236,33 @@ def _unscale(block: Arrays, scale: np.ndarray, scales: list[float]) -> None:
 
 
 def _shift_bins(block: Arrays, rows: np.ndarray, value: float) -> None:
+    """Move the bins of some rows by a power of two, which is exact.
+
+    A row keeps no histogram where it is not: under any other scale, and where a bin that is open
+    at its end (float32 subnormals, values from 2**128 on) would be moved away from that end.
+    """
     mantissa, exponent = math.frexp(value)
-    inside = np.repeat(rows, block["hist_size"])
+    down = exponent - 1
+    if mantissa == 0.5 and down == 0:  # noqa: PLR2004 - a scale of 1
+        return
+    owner = np.repeat(np.arange(len(rows)), block["hist_size"])
+    bins = block["hist_bins"].astype(np.int64)
+    open_end = bins % 256 == (0 if down < 0 else 255)
+    lost = rows.copy()
     if mantissa == 0.5:  # noqa: PLR2004 - a power of two
-        bins = block["hist_bins"].astype(np.int64)
-        shifted = np.clip(bins % 256 - (exponent - 1), 0, 255) + bins // 256 * 256
-        block["hist_bins"] = np.where(inside, shifted, bins).astype(np.uint16)
-    else:
-        block["hist_bins"] = block["hist_bins"][~inside]
-        block["hist_counts"] = block["hist_counts"][~inside]
-        block["hist_size"] = np.where(rows, 0, block["hist_size"]).astype(np.uint16)
+        lost &= np.bincount(owner[open_end], minlength=len(rows)) > 0
+    shifted = np.clip(bins % 256 - down, 0, 255) + bins // 256 * 256
+    bins = np.where(rows[owner], shifted, bins)
+    kept = ~lost[owner]
+    _merge_bins(block, owner[kept], bins[kept], block["hist_counts"][kept])
+
+
+def _merge_bins(block: Arrays, owner: np.ndarray, bins: np.ndarray, counts: np.ndarray) -> None:
+    """Write histograms back, adding up bins that were moved onto each other."""
+    keys, place = np.unique(owner * BINS + bins, return_inverse=True)
+    merged = np.zeros(len(keys), np.int64)
+    np.add.at(merged, place, counts)
+    block["hist_bins"] = (keys % BINS).astype(np.uint16)
+    block["hist_counts"] = merged.astype(block["hist_counts"].dtype)
+    sizes = np.bincount(keys // BINS, minlength=len(block["hist_size"]))
+    block["hist_size"] = sizes.astype(np.uint16)

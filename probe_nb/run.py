@@ -89,6 +89,10 @@ class Run:
         self.flush()
         return len(self.columns)
 
+    def __bool__(self) -> bool:
+        """Be true also when empty: `run or other` asks whether there is a run."""
+        return True
+
     @property
     def df(self) -> pd.DataFrame:
         """Every record, one row each, in execution order (column `order`).
@@ -208,7 +212,7 @@ class Run:
     # -- what was not seen --------------------------------------------------------------------
 
     def coverage(self) -> pd.DataFrame:
-        """Return the modules without a single record, each with the reason.
+        """Return the modules whose forward was not seen, each with the reason.
 
         Columns: `model`, `module`, `type`, `reason`.
         """
@@ -295,4 +299,5 @@ def _joined(rows: pd.DataFrame, stat: str) -> pd.Series:
     there = rows[rows[stat].notna()]
     weight = there["numel"].astype("Float64")
     total = (there[stat] * weight).groupby(there["step"]).sum()
-    return total / weight.groupby(there["step"]).sum()
+    joined = total / weight.groupby(there["step"]).sum()
+    return joined.reindex(by_step.size().index)  # a step without numbers is a gap

@@ -11,10 +11,9 @@ from __future__ import annotations
 import datetime as dt
 import platform
 import threading
-import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,19 +22,18 @@ from torch.nn.parameter import is_lazy
 import probe_nb
 from probe_nb import devices
 from probe_nb.config import WatchConfig
-from probe_nb.errors import ProbeWarning, SessionStateError
+from probe_nb.errors import SessionStateError, notify
 from probe_nb.observe.attach import attach
 from probe_nb.observe.calls import Clock
 from probe_nb.observe.gradients import Gradients
 from probe_nb.observe.modules import ModuleHooks
-from probe_nb.observe.optimizers import OptimizerHook, ScalerWatch, as_optimizers
+from probe_nb.observe.optimizers import OptimizerHook, as_optimizers, as_scaler
 from probe_nb.observe.select import Watched, watched_modules
 from probe_nb.recorder import Recorder
 from probe_nb.run import Run
+from probe_nb.stats.kernels import cpu
 from probe_nb.stats.summary import Reducer
-from probe_nb.terms import Role, RunInfo, shown
-
-_BACKWARD: Final[frozenset[Role]] = frozenset({"grad_output", "grad_input"})
+from probe_nb.terms import RunInfo, shown
 
 _open: list[Session] = []
 _registry = threading.RLock()
@@ -58,13 +56,13 @@ class Session:
         self._watched = found
         self._by_id = {id(w.module()): w for w in found}
         self._optimizers = as_optimizers(optimizer)
-        self._scaler = None if scaler is None else ScalerWatch(scaler)
+        self._scaler = as_scaler(scaler)
         self.run = Run(_about(models, found, options))
         self._clock = Clock(
             wants=options.wants,
             first=options.first_step,
             micro_batches=options.micro_batches,
-            expects_training=bool(self._optimizers),
+            expects_training=bool(self._optimizers) or self._scaler is not None,
             ended=self._step_ended,
         )
         if self._scaler is not None:
@@ -81,13 +79,14 @@ class Session:
         self._modules = ModuleHooks(
             self._by_id,
             self._clock,
-            self._gradients if roles & _BACKWARD else None,
+            self._gradients,
             self._recorder,
             roles,
             begins=self._step_begins,
             built=lambda watched, module: self._observe_parameters([(watched, module)]),
         )
         self.listeners: list[Callable[[], None]] = []
+        self.closers: list[Callable[[], None]] = []
         self._attached: ExitStack | None = None
 
     # -- lifetime -------------------------------------------------------------------------------
@@ -99,10 +98,15 @@ class Session:
                 if other.shares_modules_with(self):
                     other.close("restarted")
                     message = "This model was already watched; the earlier session was stopped."
-                    warnings.warn(message, ProbeWarning, stacklevel=4)
+                    notify(message)
             self._attached = attach(
-                self._modules, self._attach_optimizer, self._attach_gradients, self._attach_behind
+                self._modules,
+                self._attach_optimizer,
+                self._attach_gradients,
+                self._attach_behind,
+                compiled=any(w.compiled for w in self._watched),
             )
+            cpu.warm()
             try:
                 self.run.bind(flush=self.flush, step=self.step)
                 _open.append(self)
@@ -143,8 +147,11 @@ class Session:
             self._recorder.forget()
             self.run.bind(flush=None, step=None)
             self.run.info.ended = reason
+            self.run.info.versions["cpu_kernel"] = cpu.kernel_name()
             self._note_unobserved()
             self._by_id.clear()
+            for closer in self.closers:
+                self._tell(closer)
 
     def close_after(self, error: BaseException) -> None:
         """Close because the user's code raised, and write down what and where."""
@@ -195,7 +202,8 @@ class Session:
             self._gradients.prune()
 
     def _optimizer_stepped(self) -> None:
-        self._clock.optimizer_stepped()
+        if self._scaler is None:  # with one, its update ends the step, also a skipped one
+            self._clock.optimizer_stepped()
 
     def _holds_watched(self, optimizer: torch.optim.Optimizer) -> bool:
         modules = [m for w in self._watched if (m := w.module()) is not None]
@@ -209,7 +217,7 @@ class Session:
             self._recorder.drain()
         except Exception as error:
             self._recorder.forget()
-            warnings.warn(f"probe_nb lost rows: {error!r}", ProbeWarning, stacklevel=2)
+            notify(f"probe_nb lost rows: {error!r}")
         self.run.info.steps = self._clock.step + 1 - self.config.first_step
         self._note_unobserved()
         for listener in tuple(self.listeners):
@@ -220,8 +228,9 @@ class Session:
         try:
             listener()
         except Exception as error:
-            self.listeners.remove(listener)
-            warnings.warn(f"A live view was switched off: {error}", ProbeWarning, stacklevel=3)
+            if listener in self.listeners:
+                self.listeners.remove(listener)
+            notify(f"A live view was switched off: {error}")
 
     def _note_unobserved(self) -> None:
         """List the modules that left no row, with the reason."""

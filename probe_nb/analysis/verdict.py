@@ -91,10 +91,9 @@ class Judge:
         tally = self.tally
         if not tally.rows:
             return _empty(info)
-        for kind, name in _NON_FINITE:
-            first = tally.firsts[kind].overall
-            if first is not None:
-                return self._non_finite(name, first)
+        culprit = self.culprit()
+        if culprit is not None:
+            return self._non_finite(*culprit)
         return self._scaler() or self._range() or self._trend() or self._fine()
 
     def badges(self) -> NDArray[np.int64]:
@@ -118,18 +117,29 @@ class Judge:
             bits[sites] |= bit
         return bits
 
-    def culprit(self) -> First | None:
-        """Return the first record of the gravest non-finite kind."""
-        found = (self.tally.firsts[kind].overall for kind, _ in _NON_FINITE)
-        return next((first for first in found if first is not None), None)
+    def culprit(self) -> tuple[str, First] | None:
+        """Return the first record of the gravest non-finite kind, with the name of the kind.
+
+        An infinity that came before the first NaN in the same step stands for it: overflows turn
+        into NaN a few modules on.
+        """
+        firsts = self.tally.firsts
+        found = [(name, f) for kind, name in _NON_FINITE if (f := firsts[kind].overall) is not None]
+        if not found:
+            return None
+        name, first = found[0]
+        earlier = [(n, f) for n, f in found[1:] if f.step == first.step and f.before(first)]
+        earlier = [pair for pair in earlier if pair[0] == "+Inf"]
+        return earlier[0] if earlier else (name, first)
 
     # -- non-finite ------------------------------------------------------------------------------
 
     def _downstream(self) -> NDArray[np.bool_]:
         """Tell which sites turned non-finite after the culprit did."""
-        tally, first = self.tally, self.culprit()
-        if first is None:
+        tally, culprit = self.tally, self.culprit()
+        if culprit is None:
             return np.zeros(tally.sites, np.bool_)
+        _, first = culprit
         step, order = tally.firsts["bad"].step, tally.firsts["bad"].order
         after: NDArray[np.bool_] = (step > first.step) | (
             (step == first.step) & (order > first.order)

@@ -11,13 +11,14 @@ from torch.nn.modules import module as torch_module
 from probe_nb.observe.modules import ModuleHooks
 
 
-def attach(modules: ModuleHooks, *others: Callable[[ExitStack], None]) -> ExitStack:
+def attach(modules: ModuleHooks, *others: Callable[[ExitStack], None], compiled: bool) -> ExitStack:
     """Register the process-wide hooks, then let the others register theirs.
 
     Returns the stack that takes everything away again, in reverse order, when it is closed.
     """
     with ExitStack() as stack:
-        _quiet_about_global_hooks(stack)
+        if compiled:
+            _quiet_about_global_hooks(stack)
         for other in others:
             other(stack)
         before = torch_module.register_module_forward_pre_hook(modules.before)
@@ -33,13 +34,17 @@ def _quiet_about_global_hooks(stack: ExitStack) -> None:
     Every call of a compiled module says that process-wide hooks fire once more for it. Ours do
     not: the wrapper that torch.compile makes is not watched.
     """
-    before = list(warnings.filters)
-    warnings.filterwarnings("ignore", message="Using `torch.compile\\(module\\)` when there are")
-    added = [each for each in warnings.filters if each not in before]
+    filters = warnings.filters
+    before = list(filters)
+    mine = f"(?#{id(stack)})"  # each session its own: equal filters would be merged
+    message = f"Using `torch.compile\\(module\\)` when there are{mine}"
+    warnings.filterwarnings("ignore", message=message)
+    added = [each for each in filters if each not in before]
 
     def remove() -> None:
         for each in added:
-            if each in warnings.filters:
-                warnings.filters.remove(each)  # type: ignore[attr-defined]
+            for lists in (filters, warnings.filters):  # two, inside a `catch_warnings`
+                if each in lists:
+                    lists.remove(each)  # type: ignore[attr-defined]
 
     stack.callback(remove)

@@ -126,10 +126,11 @@ class OpenCalls(threading.local):
         """Start empty, once per thread."""
         self.stack: list[Call] = []
         self.raised: Call | None = None
-        self._error = 0
+        self._unwinding = 0
 
     def enter(self, frame: FrameType) -> int:
         """Drop calls whose frames are gone and return how many still run around `frame`."""
+        self._unwinding = 0
         stack = self.stack
         while stack and not _runs(stack[-1].frame, frame):
             stack.pop().entered = None
@@ -139,8 +140,8 @@ class OpenCalls(threading.local):
         """Drop the newest call of a module whose forward raised; remember the innermost one."""
         for place in range(len(self.stack) - 1, -1, -1):
             if self.stack[place].watched is watched:
-                if self._error != id(error):
-                    self._error, self.raised = id(error), self.stack[place]
+                if self._unwinding != id(error):  # not on its way out of an inner module
+                    self._unwinding, self.raised = id(error), self.stack[place]
                 for call in self.stack[place:]:
                     call.entered = None
                 del self.stack[place:]

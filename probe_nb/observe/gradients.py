@@ -8,6 +8,7 @@ See docs/decisions/0001-capture.md for what may be asked of a tensor and what ma
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -20,7 +21,14 @@ from probe_nb.observe.calls import Call, Clock
 from probe_nb.observe.graph import Edge, Entered, Feeders, Input
 from probe_nb.observe.leaves import Leaf
 from probe_nb.observe.select import Watched
-from probe_nb.observe.shares import FeederHook, OutputHook, ParameterHook, Share, SliceHook
+from probe_nb.observe.shares import (
+    FeederHook,
+    NoticeHook,
+    OutputHook,
+    ParameterHook,
+    Share,
+    SliceHook,
+)
 from probe_nb.observe.sink import Facts, Sink, Where
 from probe_nb.observe.views import FreshViews, makes_fresh
 from probe_nb.terms import Role, Status
@@ -37,14 +45,18 @@ class Owed(NamedTuple):
 class Gradients:
     """Attaches to the graph of each call and lets go of it at the end of the session."""
 
+    reads: bool
+    """Whether any gradient of a call is asked for."""
+
     def __init__(self, clock: Clock, sink: Sink, roles: frozenset[Role]) -> None:
         """Record the backward roles among `roles`."""
         self._clock = clock
         self._sink = sink
         self._outputs = "grad_output" in roles
         self._inputs = "grad_input" in roles
+        self.reads = self._outputs or self._inputs
         self._handles: list[RemovableHandle] = []
-        self._leaves: dict[int, RemovableHandle] = {}
+        self._leaves: dict[tuple[int, Watched, str], RemovableHandle] = {}
         self._parameters: dict[int, RemovableHandle] = {}
         self._fresh = FreshViews()
 
@@ -57,16 +69,23 @@ class Gradients:
     def leaving(self, call: Call, entered: Entered, leaves: list[Leaf]) -> None:
         """Attach to the outputs of a call and to the nodes that feed its inputs."""
         before = len(self._handles)
-        starts = [
-            node for leaf, t in leaves for node in self._attach_output(call, entered, leaf, t)
-        ]
-        if self._inputs and entered.inputs:
+        found = [self._attach_output(call, entered, leaf, t) for leaf, t in leaves]
+        if self._inputs and None in found:  # what flows back through that output would be missing
+            for each in entered.inputs.values():
+                call.owed.append(Owed(("grad_input", each.leaves), each.facts, "stale_view"))
+        elif self._inputs and entered.inputs:
+            starts = list(itertools.chain.from_iterable(nodes or () for nodes in found))
             self._attach_inputs(call, entered, starts, {id(t): t for _, t in leaves})
         if call.owed and len(self._handles) == before:  # no hook will ever come to pay
             self._pay(call, -1)
 
-    def _attach_output(self, call: Call, entered: Entered, leaf: str, t: Tensor) -> list[Any]:
-        """Attach to one output and return its node, from which the walk to the inputs starts."""
+    def _attach_output(
+        self, call: Call, entered: Entered, leaf: str, t: Tensor
+    ) -> list[Any] | None:
+        """Attach to one output and return its node, from which the walk to the inputs starts.
+
+        Returns no node where there is nothing to walk, None where it must not be asked for.
+        """
         if not t.requires_grad or not graph.plain(t):
             return []
         came_in = entered.inputs.get(id(t))
@@ -74,19 +93,19 @@ class Gradients:
         if self._fresh.looks_stale(t) and not self._is_fresh(call, came_in, t, through=through):
             if self._outputs:
                 call.owed.append(Owed(("grad_output", leaf), Facts.of(t), "stale_view"))
-            return []
+            return None
         if self._outputs:
-            self._attach_tensor(t, OutputHook(self, call, leaf, through=through))
+            self._attach_tensor(call, leaf, t, through=through)
         return [] if through else [t.grad_fn]
 
-    def _attach_tensor(self, t: Tensor, hook: OutputHook) -> None:
-        """Hook a tensor; on a leaf, which outlives its graphs, in place of the call before."""
-        handle = t.register_hook(hook)
+    def _attach_tensor(self, call: Call, leaf: str, t: Tensor, *, through: bool) -> None:
+        """Hook an output; a leaf outlives its graphs, so there it replaces the call before."""
+        handle = t.register_hook(OutputHook(self, call, leaf, through=through))
         if t.is_leaf:
-            before = self._leaves.pop(id(t), None)
-            if before is not None:
+            key = (id(t), call.watched, leaf)
+            if (before := self._leaves.pop(key, None)) is not None:
                 before.remove()
-            self._leaves[id(t)] = handle
+            self._leaves[key] = handle
         self._handles.append(handle)
 
     def _is_fresh(self, call: Call, came_in: Input | None, t: Tensor, *, through: bool) -> bool:
@@ -137,6 +156,13 @@ class Gradients:
             hook = SliceHook(Share(self, call, each.leaves, 1), each.geometry)
             self._handles.append(node.register_hook(hook))
 
+    def notice(self, leaves: list[Leaf]) -> None:
+        """Learn of a backward through these outputs, where nothing else would tell of it."""
+        for _, t in leaves:
+            if t.requires_grad and graph.plain(t) and not self._fresh.looks_stale(t):
+                self._handles.append(t.register_hook(NoticeHook(self)))
+                return
+
     # -- parameters ---------------------------------------------------------------------------
 
     def watch_parameters(self, modules: Iterable[tuple[Watched, nn.Module]]) -> None:
@@ -160,6 +186,10 @@ class Gradients:
             self._sink.tensor(call, where, g, number)
         if call.owed:
             self._pay(call, number)
+
+    def backward_ran(self) -> None:
+        """Pass on that a backward runs."""
+        self._clock.backward_ran()
 
     def passed_through(self, call: Call, leaf: str, g: Tensor) -> None:
         """Say that the gradient of an output that is an input belongs to nobody alone."""

@@ -30,7 +30,7 @@ class ModuleHooks:
         self,
         watched: dict[int, Watched],
         clock: Clock,
-        gradients: Gradients | None,
+        gradients: Gradients,
         sink: Sink,
         roles: frozenset[Role],
         *,
@@ -178,19 +178,23 @@ class ModuleHooks:
         if self._inputs and not call.recompute:
             for leaf, t in leaves:
                 self._sink.tensor(call, ("input", leaf), t)
-        if self._gradients is not None and torch.is_grad_enabled():
+        if self._gradients.reads and torch.is_grad_enabled():
             call.entered = self._gradients.entering(leaves)
 
     def _after(self, frame: FrameType, output: Any) -> None:
         call = self.open.leave(id(frame))
-        if call is None or not call.watched.selected or not self._clock.recording:
+        if call is None:
             return
         entered, call.entered = call.entered, None
         leaves = results(output)
+        if call.watched.is_root and not self._clock.expects_training:
+            self._gradients.notice(leaves)
+        if not call.watched.selected or not self._clock.recording:
+            return
         if self._outputs and not call.recompute:
             for leaf, t in leaves:
                 self._sink.tensor(call, ("output", leaf), t)
-        if self._gradients is not None and entered is not None:
+        if entered is not None:
             self._gradients.leaving(call, entered, leaves)
 
 

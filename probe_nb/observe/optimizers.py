@@ -37,6 +37,18 @@ def as_optimizers(value: Any) -> tuple[torch.optim.Optimizer, ...]:
     return tuple(found)
 
 
+def as_scaler(value: Any) -> ScalerWatch | None:
+    """Watch what was passed as `scaler=`; one that is switched off does nothing, so None.
+
+    Raises:
+        ConfigError: The object is not a gradient scaler.
+    """
+    if value is None:
+        return None
+    watch = ScalerWatch(value)
+    return watch if value.is_enabled() else None
+
+
 class OptimizerHook:
     """Calls `stepped` after the optimizer that ends a step has stepped.
 
@@ -79,22 +91,20 @@ class ScalerWatch:
         Raises:
             ConfigError: The object is not a gradient scaler.
         """
-        if not hasattr(scaler, "_per_optimizer_states") or not hasattr(scaler, "update"):
+        if not hasattr(scaler, "is_enabled") or not hasattr(scaler, "update"):
             raise ConfigError(
                 f"`scaler` must be a `torch.amp.GradScaler`, got {type(scaler).__name__}."
             )
         self._scaler = scaler
-        self._states = scaler._per_optimizer_states
+        self._states = getattr(scaler, "_per_optimizer_states", None)
 
     def updated(self) -> bool:
         """Tell whether `update()` ran since the last call."""
-        states = self._scaler._per_optimizer_states
+        states = getattr(self._scaler, "_per_optimizer_states", None)
         changed, self._states = states is not self._states, states
         return changed
 
     def scale(self) -> torch.Tensor | None:
         """Return the present loss scale, on its device; None while the scaler is unused."""
-        if not self._scaler.is_enabled():
-            return None
         scale = self._scaler._scale
         return scale if isinstance(scale, torch.Tensor) else None

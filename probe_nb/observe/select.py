@@ -146,12 +146,13 @@ def _mark_selected(found: list[Watched], select: Sequence[str]) -> None:
     for watched in found:
         watched.selected = first_excludes
     for pattern in select:
-        include = not pattern.startswith("!")
-        hits = [w for w in found if _matches(w, pattern.removeprefix("!"))]
+        plain = pattern.removeprefix("!")
+        hits = [w for w in found if _matches(w, plain)]
+        hits = hits or [w for w in found if _matches_named(w, plain)]
         if not hits:
             raise SelectionError(_no_match(pattern, found))
         for watched in hits:
-            watched.selected = include
+            watched.selected = plain == pattern
 
 
 def _matches(watched: Watched, pattern: str) -> bool:
@@ -159,8 +160,13 @@ def _matches(watched: Watched, pattern: str) -> bool:
         wanted = pattern.removeprefix("type:").strip()
         return any(fnmatch.fnmatchcase(c.__name__, wanted) for c in watched.cls.__mro__[:-2])
     paths = [watched.path, *watched.aliases]
-    names = [shown(path) for path in paths] + [f"{watched.model}.{path}" for path in paths if path]
-    return any(fnmatch.fnmatchcase(name, pattern) for name in (*paths, *names))
+    return any(fnmatch.fnmatchcase(p, pattern) or shown(p) == pattern for p in paths)
+
+
+def _matches_named(watched: Watched, pattern: str) -> bool:
+    """Match `model.path`, for several models, where no path alone matched."""
+    paths = [path for path in (watched.path, *watched.aliases) if path]
+    return any(fnmatch.fnmatchcase(f"{watched.model}.{path}", pattern) for path in paths)
 
 
 def _no_match(pattern: str, found: list[Watched]) -> str:
@@ -171,6 +177,6 @@ def _no_match(pattern: str, found: list[Watched]) -> str:
         return f"No module has a type that matches `{plain}`.{near}"
     near = closest(plain, [w.path for w in found])
     return (
-        f"No module matches `{plain}`. The model has {len(found)} modules.{near} A pattern is a "
+        f"No module matches `{plain}` among {len(found)}.{near} A pattern is a "
         "module path with `*`, or `type:` and a class name."
     )

@@ -23,6 +23,9 @@ class Receiver(Protocol):
     def arrived(self, call: Call, where: Where, g: Tensor | None, task: int) -> None:
         """Take a gradient of one backward."""
 
+    def backward_ran(self) -> None:
+        """Take note that a backward runs."""
+
     def passed_through(self, call: Call, leaf: str, g: Tensor) -> None:
         """Take the gradient of an output that is an input."""
 
@@ -59,6 +62,20 @@ class OutputHook(_Hook):
                 self._receiver.arrived(self._call, where, g, graph.task())
         except Exception as error:
             self._receiver.fault(self._call.watched, error)
+
+
+class NoticeHook(_Hook):
+    """Learns that a backward runs, and nothing of it."""
+
+    __slots__ = ("_receiver",)
+
+    def __init__(self, receiver: Receiver) -> None:
+        """Remember whom to tell."""
+        self._receiver = receiver
+
+    def __call__(self, _: Tensor) -> None:
+        """Run in the backward."""
+        self._receiver.backward_ran()
 
 
 class ParameterHook(_Hook):

@@ -31,7 +31,7 @@ class Facts(NamedTuple):
             shape, numel = tuple(t.shape), t.numel()
             if not all(type(n) is int for n in shape):
                 shape = tuple(int(n) for n in shape)
-        except (RuntimeError, TypeError, ValueError):
+        except (AttributeError, RuntimeError, TypeError, ValueError):
             shape, numel = (), -1
         return cls(t.dtype, shape, t.device, numel, t.requires_grad)
 

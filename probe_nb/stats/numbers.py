@@ -23,16 +23,15 @@ def scaled(value: float, power: int) -> float:
 class Numbers:
     """Statistics over the finite elements, counts over all of them, and the histogram.
 
-    `spread` is the root of the sum of squared distances from the mean: a root does not overflow
-    where its square would. `bins` counts by sign and exponent as
-    `exponents.Histogram` numbers them, without zeros and non-finite elements.
+    `bins` counts by sign and exponent as `exponents.Histogram` numbers them, without zeros and
+    non-finite elements.
     """
 
     finite: int = 0
     low: float = math.inf
     high: float = -math.inf
     mean: float = 0.0
-    spread: float = 0.0
+    std: float = 0.0
     nan: int = 0
     posinf: int = 0
     neginf: int = 0
@@ -49,8 +48,10 @@ class Numbers:
         if piece.finite:
             total = self.finite + piece.finite
             mine, theirs = self.finite / total, piece.finite / total
-            between = (piece.mean - self.mean) * math.sqrt(self.finite * theirs)
-            self.spread = math.hypot(self.spread, piece.spread, between)
+            weight = math.sqrt(mine * theirs)
+            between = weight * piece.mean - weight * self.mean
+            within = (math.sqrt(mine) * self.std, math.sqrt(theirs) * piece.std)
+            self.std = math.hypot(*within, between)
             self.mean = self.mean * mine + piece.mean * theirs
             self.low, self.high = min(self.low, piece.low), max(self.high, piece.high)
             self.finite = total
@@ -67,7 +68,6 @@ class Numbers:
         if times == 1:
             return
         self.finite *= times
-        self.spread *= math.sqrt(times)
         self.nan *= times
         self.posinf *= times
         self.neginf *= times
@@ -84,14 +84,22 @@ class Numbers:
     def statistics(self) -> tuple[float, ...]:
         """Return min, max, mean, std, l2, absmax; all NaN if no element is finite.
 
-        `l2` follows from what was summed about the mean: sum(x^2) = spread^2 + n mean^2.
+        `l2` follows from what was summed about the mean: sum(x^2) = n (std^2 + mean^2).
         """
         if not self.finite:
             return (math.nan,) * 6
-        root = math.sqrt(self.finite)
         mean = min(max(self.mean, self.low), self.high)
-        std, l2 = self.spread / root, math.hypot(self.spread, root * mean)
-        return (self.low, self.high, mean, std, l2, max(-self.low, self.high))
+        std = 0.0 if self.low == self.high else self.std
+        absmax = max(abs(self.low), abs(self.high))
+        return (self.low, self.high, mean, std, self._l2(mean, std, absmax), absmax)
+
+    def _l2(self, mean: float, std: float, absmax: float) -> float:
+        """Return the norm; rounding must not carry it over the end of float64."""
+        l2 = math.sqrt(self.finite) * math.hypot(std, mean)
+        if math.isinf(l2):
+            share = math.sqrt(self.finite) * math.hypot(std / absmax, mean / absmax)
+            return absmax if share < 1 + 1e-6 else l2
+        return max(l2, absmax)
 
     def counts(self) -> tuple[int, ...]:
         """Return the counts in the order of `terms.COUNTS`."""

@@ -29,6 +29,9 @@ NONE: Final = -1
 """In place of a result: nothing was computed."""
 
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+_WHOLE: Final = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+"""Whole numbers that can be widened; types of less than a byte have no arithmetic in torch."""
+
 _COMPRESSED: Final = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
@@ -75,8 +78,7 @@ class _OnDevice:
 
     device: torch.device
     first: int
-    pieces: int
-    repeats: int
+    rows: eager.Rows
     zeros: int
     result: _Result | None = None
 
@@ -107,7 +109,7 @@ class Reducer:
             t, zeros, status = _measurable(t)
             if status != "ok":
                 return Seen(NONE, status, reused=False)
-            key, storage = self._key(t) if once and self.reduce_once else (None, None)
+            key, storage = self._key(t, zeros) if once and self.reduce_once else (None, None)
             if key is not None and (found := self._known.get(key)) is not None:
                 return Seen(found[1], "ok", reused=True)
             result = self._reduce(t, zeros)
@@ -115,7 +117,7 @@ class Reducer:
                 self._known[key] = (storage, result)
             return Seen(result, "ok", reused=False)
 
-    def _key(self, t: Tensor) -> tuple[Hashable, StorageWeakRef | None]:
+    def _key(self, t: Tensor, zeros: int) -> tuple[Hashable, StorageWeakRef | None]:
         """Name a tensor by its storage object, kept from being mistaken by a weak reference.
 
         While the reference is held, no other storage can have the same identity; an address
@@ -125,7 +127,7 @@ class Reducer:
             return None, None
         storage = StorageWeakRef(t.untyped_storage())
         place = (t.storage_offset(), t.shape, t.stride(), t.dtype, t.is_conj(), t.is_neg())
-        return (storage.cdata, t._version, *place), storage
+        return (storage.cdata, t._version, zeros, *place), storage
 
     def _reduce(self, t: Tensor, zeros: int) -> int:
         outcome: _Result | _OnDevice
@@ -134,19 +136,14 @@ class Reducer:
             numbers.add_zeros(zeros)
             outcome = _Result.of(numbers)
         else:
-            rows, repeats = eager.summarize(t)
+            rows = eager.summarize(t, float64=devices.has_float64(t))
             with self._lock:
                 waiting = self._waiting.setdefault(t.device, [])
-                outcome = _OnDevice(t.device, len(waiting), len(rows), repeats, zeros)
-                waiting += rows
+                outcome = _OnDevice(t.device, len(waiting), rows, zeros)
+                waiting += rows.words
         with self._lock:
             self._results.append(outcome)
             return len(self._results) - 1
-
-    def scalar(self, t: Tensor) -> Tensor:
-        """Copy a number (a loss scale) on its own device, to be read after the drain."""
-        with _aside():
-            return t.detach().to(torch.float32, copy=True)
 
     def forget(self) -> None:
         """Begin a new step: nothing counts as seen any more."""
@@ -171,8 +168,8 @@ class Reducer:
                     errors.append(f"{device}: {error}")
                     continue
                 for each in mine:
-                    block = words[each.first : each.first + each.pieces]
-                    numbers = eager.decode(block, each.repeats)
+                    block = words[each.first : each.first + len(each.rows.words)]
+                    numbers = eager.decode(block, each.rows.repeats, each.rows.kind)
                     numbers.add_zeros(each.zeros)
                     each.result = _Result.of(numbers)
         return _packed([r.result if isinstance(r, _OnDevice) else r for r in results]), errors
@@ -212,7 +209,17 @@ def _measurable(t: Tensor) -> tuple[Tensor, int, Status]:
     if devices.private_format(t):
         return t, 0, "private_format"
     t, zeros = _strided(t.detach())
-    return t, zeros, "ok" if t.layout == torch.strided else "unsupported"
+    return t, zeros, "ok" if t.layout == torch.strided and _has_arithmetic(t) else "unsupported"
+
+
+def _has_arithmetic(t: Tensor) -> bool:
+    """Tell whether the elements of `t` can be widened to a type that sums and compares."""
+    name = str(t.dtype).removeprefix("torch.")
+    if name == "uint64":
+        return devices.has_float64(t)
+    if t.dtype.is_floating_point:
+        return not name.startswith("float4")
+    return t.dtype.is_complex or name in _WHOLE
 
 
 def _strided(t: Tensor) -> tuple[Tensor, int]:
@@ -220,7 +227,7 @@ def _strided(t: Tensor) -> tuple[Tensor, int]:
     if t.is_quantized:
         return t.dequantize(), 0
     if t.is_nested:
-        if t.layout == torch.jagged:
+        if t.layout == torch.jagged and t.lengths() is None:  # type: ignore[attr-defined]
             return t.values(), 0
         return torch.cat([each.reshape(-1) for each in t.unbind()]), 0
     if t.layout == torch.sparse_coo:

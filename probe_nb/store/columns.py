@@ -102,7 +102,7 @@ class Columns:
         if counts["zero_count"] == ABSENT:
             return None
         cut = slice(self._starts[row], self._starts[row + 1])
-        return Histogram(
+        found = Histogram(
             whole["hist_bins"][cut].astype(np.int64),
             whole["hist_counts"][cut].astype(np.int64),
             counts["zero_count"],
@@ -110,3 +110,5 @@ class Columns:
             counts["posinf_count"],
             counts["neginf_count"],
         )
+        there = len(found.bins) or found.total == whole["numel"][row]
+        return found if there else None  # under a loss scale bins cannot always be kept

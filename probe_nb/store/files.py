@@ -75,7 +75,7 @@ def load(path: str | os.PathLike[str]) -> tuple[Columns, RunInfo]:
     try:
         table = pq.read_table(source)
         return _columns(table), RunInfo(**about["info"])
-    except (pa.ArrowException, KeyError, TypeError, ValueError, OSError) as error:
+    except (pa.ArrowException, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
         raise RunFormatError(f"Cannot read the run `{source}`: it is damaged ({error}).") from error
 
 

@@ -120,7 +120,8 @@ def _values(builder: FrameBuilder, site: int) -> dict[str, Any]:
 
 def _fed_to_culprit(builder: FrameBuilder, site: int) -> int:
     """Return the record of this site that went into the culprit's call, -1 if there is none."""
-    tally, first = builder.tally, builder.judge.culprit()
+    tally, culprit = builder.tally, builder.judge.culprit()
+    first = None if culprit is None else culprit[1]
     if first is None or tally.module[site] != tally.module[first.site]:
         return -1
     role = tally.columns.tables.sites.values[site].role

@@ -92,7 +92,7 @@ def warm() -> threading.Thread | None:
 
 def disable() -> None:
     """Leave everything to the torch kernel, in this process and for good."""
-    global _entry, _state  # noqa: PLW0603 - one kernel per process
+    global _entry, _state
     with _lock:
         _entry, _state = None, "off"
 

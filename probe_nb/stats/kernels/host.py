@@ -24,7 +24,7 @@ PIECE: Final = 1 << 16
 """Elements per piece: 256 KiB of float32 and one temporary of the same size stay in L2."""
 
 _SAFE: Final = {
-    torch.float32: (2.0**-30, 2.0**60, 126),
+    torch.float32: (2.0**-30, 2.0**54, 126),
     torch.float64: (2.0**-400, 2.0**400, 1000),
 }
 """Largest magnitudes between which squares neither overflow nor vanish; the widest power of two."""
@@ -35,11 +35,16 @@ _DOUBLE: Final = (torch.float64, torch.int32, torch.int64, torch.uint32, torch.u
 class Scratch(threading.local):
     """Two temporaries of one piece, kept per thread: fresh memory would cost a page fault each."""
 
-    def __init__(self) -> None:
-        """Allocate on first use in a thread, outside any inference mode."""
-        with torch.inference_mode(mode=False):
-            self.field = torch.empty(PIECE, dtype=torch.int32)
-            self.distance = torch.empty(PIECE, dtype=torch.float32)
+    _held: tuple[Tensor, Tensor] | None = None
+
+    def __call__(self) -> tuple[Tensor, Tensor]:
+        """Return the int32 and the float32 temporary, made on first use in a thread."""
+        if self._held is None:
+            with torch.inference_mode(mode=False):
+                field = torch.empty(PIECE, dtype=torch.int32, device="cpu")
+                distance = torch.empty(PIECE, dtype=torch.float32, device="cpu")
+            self._held = field, distance
+        return self._held
 
 
 def summarize(x: Tensor, scratch: Scratch) -> Numbers:
@@ -59,10 +64,12 @@ def summarize(x: Tensor, scratch: Scratch) -> Numbers:
 
 def _widened(piece: Tensor) -> Tensor:
     """Return the piece in float32 or float64, whichever holds its dtype exactly."""
-    if piece.dtype == torch.float32:
-        return piece.resolve_neg()
     if piece.is_complex():
         return _modulus(piece)
+    if piece.is_neg():
+        piece = piece.resolve_neg()
+    if piece.dtype == torch.float32:
+        return piece
     return piece.to(torch.float64 if piece.dtype in _DOUBLE else torch.float32)
 
 
@@ -97,7 +104,7 @@ def _piece(y: Tensor, dtype: torch.dtype, scratch: Scratch) -> Numbers:
 def _classes(y: Tensor, scratch: Scratch) -> tuple[NDArray[np.int64], int, int]:
     """Count by sign and exponent field; return also the non-finite and the lowest class."""
     if y.dtype == torch.float32:
-        field = scratch.field[: y.numel()]
+        field = scratch()[0][: y.numel()]
         torch.bitwise_right_shift(y.view(torch.int32), 23, out=field).bitwise_and_(511)
         bins = torch.bincount(field, minlength=BINS).numpy()
         special = int(bins[255] + bins[511])
@@ -151,16 +158,16 @@ def _moments(y: Tensor, out: Numbers, scratch: Scratch) -> None:
     if power:
         y = y * 2.0**power
     n = out.finite
-    middle = y.sum().item() / n
+    middle = min(max(y.sum().item() / n, out.low * 2.0**power), out.high * 2.0**power)
     if y.dtype == torch.float32:
         middle = float(np.float32(middle))
-        d = torch.sub(y, middle, out=scratch.distance[:n])
+        d = torch.sub(y, middle, out=scratch()[1][:n])
     else:
         d = y - middle
     drift = d.sum().item()
-    squares = d.mul_(d).sum().item() - drift * drift / n
+    variance = d.mul_(d).sum().item() / n - (drift / n) ** 2
     out.mean = scaled(middle + drift / n, -power)
-    out.spread = scaled(math.sqrt(max(squares, 0.0)), -power)
+    out.std = scaled(math.sqrt(max(variance, 0.0)), -power)
 
 
 def _power(largest: float, dtype: torch.dtype) -> int:

@@ -53,13 +53,18 @@ class TestNonFinite:
         assert badge(run, "layers.51", "input") == v.NAN | v.DOWNSTREAM
         assert badge(run, "layers.49") == 0
 
-    def test_nan_is_graver_than_an_earlier_inf_which_is_mentioned(self):
+    def test_an_inf_that_led_to_the_nan_of_its_step_is_named_first(self):
         book = Book().add("a", [1.0, INF]).add("b", [1.0, INF], "input").add("b", [NAN, 1.0])
         found = judged(book)
-        assert found.sentence == "NaN first appeared at step 0 in b (forward output)"
-        assert "the inputs of this call were not finite either (1 element)" in found.detail
-        assert "Inf came before it, at step 0 in a (forward output)" in found.detail
+        assert found.sentence == "+Inf first appeared at step 0 in a (forward output)"
+        assert "turned NaN or Inf after it" in found.detail
         assert badge(book.run(), "a") == v.INF
+
+    def test_a_nan_is_graver_than_an_inf_of_another_step_which_is_mentioned(self):
+        book = Book().add("a", [1.0, INF], step=1).add("b", [NAN, 1.0], step=4)
+        found = judged(book)
+        assert found.sentence == "NaN first appeared at step 4 in b (forward output)"
+        assert "Inf came before it, at step 1 in a (forward output)" in found.detail
 
     def test_inf_without_nan_is_named(self):
         assert judged(Book().add("a", [1.0, INF])).sentence.startswith(
