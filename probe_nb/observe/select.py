@@ -177,6 +177,7 @@ def _no_match(pattern: str, found: list[Watched]) -> str:
         return f"No module has a type that matches `{plain}`.{near}"
     near = closest(plain, [w.path for w in found])
     return (
-        f"No module matches `{plain}` among {len(found)}.{near} A pattern is a "
+        f"No module matches `{plain}` among {len(found)} module{'s' * (len(found) > 1)}.{near} "
+        "A pattern is a "
         "module path with `*`, or `type:` and a class name."
     )

@@ -6,6 +6,7 @@ Until they are ready, and wherever they cannot be, `host` serves: no caller wait
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -13,50 +14,68 @@ from typing import Final, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from probe_nb.exponents import BINS
 from probe_nb.stats.kernels import cpu_code
 from probe_nb.stats.layout import compact, in_memory_order
 from probe_nb.stats.numbers import Numbers
+from probe_nb.terms import STATISTICS
 
 MOST: Final = 1 << 32
 """A class of more elements could overflow the counters of the loops."""
 
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+_L2: Final = STATISTICS.index("l2")
 
-_KINDS: Final = {
-    torch.float32: (0, 0x7F7FFFFF, 4),
-    torch.float16: (1, 0x477FE000, 2),
-    torch.bfloat16: (2, 0x7F7F0000, 2),
-}
-"""The number of a type in the loops, the bits of its largest value in float32, and its size."""
+Reduced = tuple[tuple[float, ...], tuple[int, ...], NDArray[np.uint16], NDArray[np.int64]]
+"""Statistics and counts in the order of `terms`, the numbers of the filled bins, their counts."""
 
 
 class _Scratch:
-    """What one call works on, made once and used again: 20 KiB, laid out as in `cpu_loops`."""
+    """What one call works on, made once and used again: 24 KiB, laid out as in `cpu_loops`."""
 
-    _BINS, _END = 192, 192 + 8 * BINS + 4 * 4 * BINS + 4 * 2048
+    _COUNTS, _BINS = 64, 192
+    _VALUES = _BINS + 8 * BINS
+    _NUMBERS = _VALUES + 8 * BINS
+    _END = _NUMBERS + 2 * BINS + 4 * 4 * BINS + 4 * 2048
     _LINE = 64
 
-    def __init__(self) -> None:
+    def __init__(self, kind: _Kind) -> None:
         memory = np.zeros(self._END + 2 * self._LINE, np.uint8)
-        first = -memory.ctypes.data % self._LINE
-        self.found = memory[first:][: 8 * 4].view(np.float64)
-        self.counts = memory[first + self._LINE :][: 8 * 7].view(np.int64)
-        self.bins = memory[first + self._BINS :][: 8 * BINS].view(np.int64)
-        address = memory.ctypes.data + first
-        self.place = ctypes.c_void_p(address)
-        self.answers = (
-            ctypes.c_void_p(address + self._END),
-            ctypes.c_void_p(address + self._END + 8),
-        )
+        memory = memory[-memory.ctypes.data % self._LINE :]
+        self.pool = kind.pool
+        self.found = memory[: 8 * len(STATISTICS)].view(np.float64)
+        self.words = memory[self._COUNTS : self._BINS].view(np.int64)
+        self.counts, self.given = self.words[:8], self.words.data[12:16]
+        self.bins = memory[self._BINS : self._VALUES].view(np.int64)
+        self.values = memory[self._VALUES : self._NUMBERS].view(np.int64)
+        self.numbers = memory[self._NUMBERS :][: 2 * BINS].view(np.uint16)
+        self.given[2], self.given[3] = kind.number, kind.largest
+        address = memory.ctypes.data
+        places = (address + self._END, address + self._END + 8, address)
+        self.places = tuple(ctypes.c_void_p(place) for place in places)
 
+
+class _Kind:
+    """A type of elements: its number in the loops, the bits of its largest value in float32."""
+
+    def __init__(self, number: int, largest: int, size: int) -> None:
+        self.number, self.largest, self.size = number, largest, size
+        # taken and given back by one operation each: safe among threads
+        self.pool: list[_Scratch] = []
+
+
+_KINDS: Final = {
+    torch.float32: _Kind(0, 0x7F7FFFFF, 4),
+    torch.float16: _Kind(1, 0x477FE000, 2),
+    torch.bfloat16: _Kind(2, 0x7F7F0000, 2),
+}
 
 _State = Literal["cold", "warming", "ready", "off"]
 _state: _State = "cold"
 _entry: Callable[..., int] | None = None
-_pool: list[_Scratch] = []  # taken and given back by one operation each: safe among threads
 _lock = threading.Lock()
 
 
@@ -113,7 +132,8 @@ def _after_fork() -> None:
     """In a child: the warming thread is gone, and what it held may be locked for ever."""
     global _lock, _state  # noqa: PLW0603 - one kernel per process
     _lock = threading.Lock()
-    _pool.clear()
+    for kind in _KINDS.values():
+        kind.pool.clear()
     if _state == "warming":
         _state = "off"
 
@@ -127,23 +147,50 @@ def summarize(x: Tensor) -> Numbers | None:
 
     Cost: one read of each element; memory of one block. Other threads run meanwhile.
     """
+    done = _measured(x)
+    if done is None:
+        return None
+    scratch, repeats = done
+    numbers = _numbers(scratch)
+    scratch.pool.append(scratch)
+    numbers.repeat(repeats)
+    return numbers
+
+
+def reduced(x: Tensor) -> Reduced | None:
+    """Do as `summarize` does, for a tensor that will not be merged with others: 3 us less."""
+    done = _measured(x)
+    if done is None:
+        return None
+    scratch, repeats = done
+    _, *counts, filled = scratch.counts.tolist()
+    statistics = scratch.found.tolist()
+    bins, values = scratch.numbers[:filled].copy(), scratch.values[:filled].copy()
+    scratch.pool.append(scratch)
+    if repeats > 1:
+        counts = [count * repeats for count in counts]
+        statistics[_L2] *= math.sqrt(repeats)
+        values *= repeats
+    return tuple(statistics), tuple(counts), bins, values
+
+
+def _measured(x: Tensor) -> tuple[_Scratch, int] | None:
+    """Return where the results lie, and how often they count."""
     entry, kind = _entry, _KINDS.get(x.dtype)
     if entry is None or kind is None or type(x) not in _PLAIN:
         return None
     if not x.is_cpu or x.layout != torch.strided or x.is_neg():
         return None
     flat, repeats = (x, 1) if x.is_contiguous() else _dense(x)
-    if flat is None or (address := _address(flat, kind[2])) is None:
+    if flat is None or (address := _address(flat, kind.size)) is None:
         return None
     try:
-        scratch = _pool.pop()
+        scratch = kind.pool.pop()
     except IndexError:
-        scratch = _Scratch()
-    entry(*scratch.answers, address, flat.numel(), kind[0], kind[1], scratch.place)
-    numbers = _numbers(scratch)
-    _pool.append(scratch)
-    numbers.repeat(repeats)
-    return numbers
+        scratch = _Scratch(kind)
+    scratch.given[0], scratch.given[1] = address, flat.numel()
+    entry(*scratch.places)
+    return scratch, repeats
 
 
 def _dense(x: Tensor) -> tuple[Tensor | None, int]:
@@ -166,10 +213,9 @@ def _is_shared(x: Tensor) -> bool:
 
 
 def _numbers(scratch: _Scratch) -> Numbers:
-    finite, nan, posinf, neginf, zero, subnormal, at_max = scratch.counts.tolist()
+    finite, nan, posinf, neginf, zero, subnormal, at_max, _ = scratch.counts.tolist()
     bins = scratch.bins.copy()
     if not finite:
         return Numbers(nan=nan, posinf=posinf, neginf=neginf, bins=bins)
-    low, high, mean, spread = scratch.found.tolist()
-    std = (spread / finite) ** 0.5
+    low, high, mean, std, _, _ = scratch.found.tolist()
     return Numbers(finite, low, high, mean, std, nan, posinf, neginf, zero, subnormal, at_max, bins)

@@ -22,7 +22,7 @@ ENTRY: Final = "probe_nb_summarize"
 """The one symbol of the object file that is used."""
 
 _HERE: Final = Path(__file__).parent
-_SOURCES: Final = (Path(__file__), _HERE / "cpu_loops.py")
+_SOURCES: Final = [_HERE / name for name in ("cpu_code.py", "cpu_bits.py", "cpu_loops.py")]
 _PATIENCE: Final = 300.0
 _DIGEST: Final = 32
 _SCRIPT: Final = """
@@ -38,7 +38,8 @@ _kept: list[object] = []  # what the machine code lives in
 def entry() -> Callable[..., int]:
     """Return the kernel as a C function that lets other threads run.
 
-    Arguments: two addresses for what numba returns, then those of `cpu_loops.summarize`.
+    Arguments: `c_void_p` objects with the addresses of two words that numba writes, and of the
+    scratch memory of `cpu_loops.summarize`.
     Cost: 0.1 s where the code was kept; else some seconds, in which another process works.
 
     Raises:
@@ -46,9 +47,7 @@ def entry() -> Callable[..., int]:
         Exception: whatever keeps a compiler from its work.
     """
     address = _linked(_found())
-    pointer, word = ctypes.c_void_p, ctypes.c_ssize_t
-    arguments = (pointer, pointer, word, word, word, word, pointer)
-    made: Any = ctypes.CFUNCTYPE(ctypes.c_int, *arguments)(address)
+    made: Any = ctypes.CFUNCTYPE(ctypes.c_int)(address)  # undeclared arguments are fastest
     return made  # type: ignore[no-any-return]
 
 
@@ -121,7 +120,7 @@ def compiled() -> bytes:
 
     from probe_nb.stats.kernels.cpu_loops import summarize
 
-    summarize.compile((types.intp,) * 5)
+    summarize.compile((types.intp,))
     result = next(iter(summarize.overloads.values()))
     module = llvm.parse_assembly(result.library.get_llvm_str())
     for function in module.functions:

@@ -8,79 +8,75 @@ The formulas are those of `host`; arguments are addresses and sizes, all 64-bit 
 from __future__ import annotations
 
 import numpy as np
-from numba import int32, njit, types
-from numba.extending import intrinsic
+from numba import int32
+
+from probe_nb.stats.kernels.cpu_bits import (
+    FLOAT16,
+    INFINITE,
+    MAGNITUDE,
+    NORMAL,
+    float32_at,
+    float64_at,
+    int32_at,
+    int64_at,
+    loop,
+    power_of_two,
+    root,
+    uint16_at,
+    uint32_at,
+    value_of,
+    widened,
+)
 
 BLOCK = 2048
 CLASSES = 512
-
-FLOAT32, FLOAT16 = 0, 1
-"""Kinds of elements; everything else is bfloat16."""
-
-MAGNITUDE = np.int32(0x7FFFFFFF)
-INFINITE = np.int32(0x7F800000)
-NORMAL = np.int32(0x00800000)
-"""Bits of the smallest normal float32: what is below is zero or subnormal."""
 
 SMALLEST_SAFE = np.int32((127 - 30) << 23)
 LARGEST_SAFE = np.int32((127 + 54) << 23)
 """Largest magnitudes between which squares neither vanish nor overflow."""
 
-# what lies where in the scratch memory, in bytes; `cpu.Scratch` reads the first three
-COUNTS, BINS, TABLES = 64, 192, 192 + 8 * CLASSES
-CELL = BINS - 8
+# what lies where in the scratch memory, in bytes, as `cpu` reads and writes it
+COUNTS, BINS = 64, 192
+VALUES = BINS + 8 * CLASSES
+NUMBERS = VALUES + 8 * CLASSES
+TABLES = NUMBERS + 2 * CLASSES
 BUFFER = TABLES + 4 * 4 * CLASSES
+CELL = 8 * 7
 
-# the places among the float64 results, and among the int64 counts
-LOW, HIGH, MEAN, SPREAD, TOGETHER = 0, 1, 2, 3, 4
-FINITE, NAN, POSINF, NEGINF, ZERO, SUBNORMAL, AT_MAX = 0, 1, 2, 3, 4, 5, 6
-LEAST, MOST, POSITIVE, NEGATIVE = 7, 8, 9, 10
-
-# sums may be taken in any order; NaN, infinities and subnormals keep their meaning
-_loop = njit(
-    fastmath={"reassoc", "nsz", "contract", "arcp"},
-    error_model="numpy",
-    nogil=True,
-    no_cpython_wrapper=True,
-    no_cfunc_wrapper=True,
-    _nrt=False,
-)
+# the places among the float64 results, and among the int64 words after them
+LOW, HIGH, MEAN, STD, L2, ABSMAX = 0, 1, 2, 3, 4, 5
+SPREAD, TOGETHER = STD, L2  # while blocks are merged
+FINITE, NAN, POSINF, NEGINF, ZERO, SUBNORMAL, AT_MAX, FILLED = 0, 1, 2, 3, 4, 5, 6, 7
+LEAST, MOST, POSITIVE, NEGATIVE = 8, 9, 10, 11
+ADDRESS, SIZE, KIND, LARGEST = 12, 13, 14, 15
 
 
-def _pointer(kind):
-    """Return a function that takes an address for a pointer to elements of a type."""
+@loop
+def summarize(scratch):
+    """Reduce the elements that four words in the scratch memory name, into the others.
 
-    @intrinsic
-    def at(_context, _address):
-        def cast(context, builder, signature, args):
-            return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
-
-        return types.CPointer(kind)(types.intp), cast
-
-    return at
-
-
-_float32, _float64 = _pointer(types.float32), _pointer(types.float64)
-_int32, _int64 = _pointer(types.int32), _pointer(types.int64)
-_uint16, _uint32 = _pointer(types.uint16), _pointer(types.uint32)
-
-
-@_loop
-def summarize(address, n, kind, largest, scratch):
-    """Reduce `n` elements into `scratch`; `largest` is the largest magnitude of their type."""
+    KIND is the number of their type, LARGEST the bits of its largest magnitude in float32.
+    """
+    given = int64_at(scratch + COUNTS)
+    address, n, kind, largest = given[ADDRESS], given[SIZE], given[KIND], int32(given[LARGEST])
     _begin(scratch)
     for start in range(0, n, BLOCK):
         size = min(BLOCK, n - start)
-        block = _widened(address, start, size, kind, scratch + BUFFER)
-        _count_classes(_int32(block), size, scratch + TABLES)
-        _count_lowest(_int32(block), size, scratch)
-        _reduce(block, size, int32(largest), scratch)
+        block = widened(address, start, size, kind, scratch + BUFFER)
+        _count_classes(int32_at(block), size, scratch + TABLES)
+        _count_lowest(int32_at(block), size, scratch)
+        _reduce(block, size, largest, scratch)
     _end(113 if kind == FLOAT16 else 1, scratch)
+    _pack(scratch)
 
 
-@_loop
+@loop
 def _begin(scratch):
-    found, counts, tables = _float64(scratch), _int64(scratch + COUNTS), _uint32(scratch + TABLES)
+    found, counts, tables = (
+        float64_at(scratch),
+        int64_at(scratch + COUNTS),
+        uint32_at(scratch + TABLES),
+    )
     found[MEAN] = found[SPREAD] = found[TOGETHER] = 0.0
     for i in range(NEGATIVE + 1):
         counts[i] = 0
@@ -89,11 +85,11 @@ def _begin(scratch):
         tables[i] = np.uint32(0)
 
 
-@_loop
+@loop
 def _end(below, scratch):
     """Add up the tables; the lowest classes, `below` their number, are those of subnormals."""
-    found, counts = _float64(scratch), _int64(scratch + COUNTS)
-    tables, bins = _uint32(scratch + TABLES), _int64(scratch + BINS)
+    found, counts = float64_at(scratch), int64_at(scratch + COUNTS)
+    tables, bins = uint32_at(scratch + TABLES), int64_at(scratch + BINS)
     for i in range(CLASSES):
         bins[i] = np.int64(tables[i]) + np.int64(tables[i + CLASSES])
         bins[i] += np.int64(tables[i + 2 * CLASSES]) + np.int64(tables[i + 3 * CLASSES])
@@ -102,15 +98,47 @@ def _end(below, scratch):
     for i in range(below):
         counts[SUBNORMAL] += bins[i] + bins[256 + i]
     counts[FINITE] = np.int64(found[TOGETHER])
-    found[LOW] = _value(int32(counts[LEAST]), scratch + CELL)
-    found[HIGH] = _value(int32(counts[MOST]), scratch + CELL)
+    cell = scratch + CELL
+    low, high = value_of(int32(counts[LEAST]), cell), value_of(int32(counts[MOST]), cell)
+    _finish(found, low, high)
 
 
-@_loop
+@loop
+def _finish(found, low, high):
+    """Turn what was merged into the statistics; without finite elements they are NaN."""
+    n = found[TOGETHER]
+    mean = min(max(found[MEAN], low), high)
+    std = root(found[SPREAD] / n) if low < high else 0.0
+    absmax = max(abs(low), abs(high))
+    l2 = max(root(n) * root(std * std + mean * mean), absmax)
+    found[LOW], found[HIGH], found[ABSMAX] = low, high, absmax
+    found[MEAN], found[STD], found[L2] = mean, std, l2
+    if n == 0:
+        for i in range(ABSMAX + 1):
+            found[i] = np.nan
+
+
+@loop
+def _pack(scratch):
+    """List the filled bins: few are, and eight at a time are found to be empty."""
+    bins, values = int64_at(scratch + BINS), int64_at(scratch + VALUES)
+    numbers, filled = uint16_at(scratch + NUMBERS), 0
+    for first in range(0, CLASSES, 8):
+        together = np.int64(0)
+        for i in range(first, first + 8):
+            together |= bins[i]
+        if together:
+            for i in range(first, first + 8):
+                numbers[filled], values[filled] = np.uint16(i), bins[i]
+                filled += np.int64(bins[i] != 0)
+    int64_at(scratch + COUNTS)[FILLED] = filled
+
+
+@loop
 def _count_classes(bits, n, tables):
     """Count by sign and exponent, in four tables: equal neighbours do not wait for each other."""
-    h0, h1 = _uint32(tables), _uint32(tables + 4 * CLASSES)
-    h2, h3 = _uint32(tables + 8 * CLASSES), _uint32(tables + 12 * CLASSES)
+    h0, h1 = uint32_at(tables), uint32_at(tables + 4 * CLASSES)
+    h2, h3 = uint32_at(tables + 8 * CLASSES), uint32_at(tables + 12 * CLASSES)
     fours = n // 4 * 4
     for i in range(0, fours, 4):
         h0[(bits[i] >> int32(23)) & int32(511)] += np.uint32(1)
@@ -121,10 +149,10 @@ def _count_classes(bits, n, tables):
         h0[(bits[i] >> int32(23)) & int32(511)] += np.uint32(1)
 
 
-@_loop
+@loop
 def _count_lowest(bits, n, scratch):
     """Tell apart the zeros and the subnormals that were counted; they may be none."""
-    tables, counts = _uint32(scratch + TABLES), _int64(scratch + COUNTS)
+    tables, counts = uint32_at(scratch + TABLES), int64_at(scratch + COUNTS)
     lowest = np.int64(0)
     for i in range(0, 4 * CLASSES, 256):
         # every second one is the class of negative numbers
@@ -139,7 +167,7 @@ def _count_lowest(bits, n, scratch):
             counts[NEGATIVE] += lowest - zeros - positive
 
 
-@_loop
+@loop
 def _equal(bits, n, magnitude):
     """Count the elements of one magnitude."""
     found = int32(0)
@@ -148,7 +176,7 @@ def _equal(bits, n, magnitude):
     return np.int64(found)
 
 
-@_loop
+@loop
 def _between(bits, n, low, end):
     """Count the elements whose bits lie in a range."""
     found = int32(0)
@@ -157,20 +185,20 @@ def _between(bits, n, low, end):
     return np.int64(found)
 
 
-@_loop
+@loop
 def _reduce(block, size, largest, scratch):
     """Merge the range and the moments of one block into what was found before."""
-    found, counts = _float64(scratch), _int64(scratch + COUNTS)
-    low, high, total = _range(_float32(block), _int32(block), size)
+    found, counts = float64_at(scratch), int64_at(scratch + COUNTS)
+    low, high, total = _range(float32_at(block), int32_at(block), size)
     if int32(max(high, int32(~low))) >= INFINITE:
-        size = _finite(_int32(block), size, _int32(scratch + BUFFER), counts)
+        size = _finite(int32_at(block), size, int32_at(scratch + BUFFER), counts)
         if size == 0:
             return
         block = scratch + BUFFER
-        low, high, total = _range(_float32(block), _int32(block), size)
+        low, high, total = _range(float32_at(block), int32_at(block), size)
     counts[LEAST], counts[MOST] = min(counts[LEAST], low), max(counts[MOST], high)
     if int32(max(high, int32(~low))) == largest:
-        counts[AT_MAX] += _equal(_int32(block), size, largest)
+        counts[AT_MAX] += _equal(int32_at(block), size, largest)
     mean, spread = _centred(block, size, low, high, total, scratch)
     # T. Chan, G. Golub, R. LeVeque, The American Statistician 37(3), 1983
     together = found[TOGETHER] + size
@@ -180,7 +208,7 @@ def _reduce(block, size, largest, scratch):
     found[TOGETHER] = together
 
 
-@_loop
+@loop
 def _range(x, bits, n):
     """Return the lowest and highest key, and the sum; keys are ordered as the values are.
 
@@ -194,7 +222,7 @@ def _range(x, bits, n):
     return low, high, total
 
 
-@_loop
+@loop
 def _finite(bits, n, kept, counts):
     """Move the finite elements to the front of `kept`, count the others, return how many stay."""
     stays, posinf, neginf = 0, np.int64(0), np.int64(0)
@@ -210,28 +238,28 @@ def _finite(bits, n, kept, counts):
     return stays
 
 
-@_loop
+@loop
 def _centred(block, size, low, high, total, scratch):
     """Return the mean of a finite block and the sum of squared distances from it, in float64."""
     largest, cell = int32(max(high, int32(~low))), scratch + CELL
     scale = np.float32(1)
     if largest != 0 and (largest < SMALLEST_SAFE or largest >= LARGEST_SAFE):
         power = min(max(127 - (largest >> 23), -126), 126)
-        scale, buffer = _power(power, cell), scratch + BUFFER
-        step = _power(max(power - 149, -126), cell) if power > 0 else np.float32(0)
-        total = _scaled(_float32(block), _int32(block), size, scale, step, _float32(buffer))
+        scale, buffer = power_of_two(power, cell), scratch + BUFFER
+        step = power_of_two(max(power - 149, -126), cell) if power > 0 else np.float32(0)
+        total = _scaled(float32_at(block), int32_at(block), size, scale, step, float32_at(buffer))
         block = buffer
     unit = np.float64(scale)
     middle = np.float64(total) / size
-    middle = min(max(middle, _value(low, cell) * unit), _value(high, cell) * unit)
+    middle = min(max(middle, value_of(low, cell) * unit), value_of(high, cell) * unit)
     near = np.float32(middle)
-    drift, squares = _moments(_float32(block), size, near)
+    drift, squares = _moments(float32_at(block), size, near)
     off = np.float64(drift) / size
     spread = max(np.float64(squares) - off * np.float64(drift), 0.0)
     return (np.float64(near) + off) / unit, spread / unit / unit
 
 
-@_loop
+@loop
 def _moments(x, n, middle):
     """Return the sums of the distances from `middle` and of their squares."""
     drift, squares = np.float32(0), np.float32(0)
@@ -242,7 +270,7 @@ def _moments(x, n, middle):
     return drift, squares
 
 
-@_loop
+@loop
 def _scaled(x, bits, n, factor, step, out):
     """Multiply by a power of two and return the sum; a subnormal is so many times `step`.
 
@@ -257,57 +285,3 @@ def _scaled(x, bits, n, factor, step, out):
         out[i] = value
         total += value
     return total
-
-
-@_loop
-def _value(key, cell):
-    """Return the number that a key stands for, in float64."""
-    bits = key if key >= 0 else int32(key ^ MAGNITUDE)
-    magnitude = int32(bits & MAGNITUDE)
-    if magnitude < NORMAL:
-        value = np.float64(magnitude) * 2.0**-149
-        return -value if bits < 0 else value
-    _int32(cell)[0] = bits
-    return np.float64(_float32(cell)[0])
-
-
-@_loop
-def _power(power, cell):
-    """Return 2**power, a normal number."""
-    _int32(cell)[0] = int32((power + 127) << 23)
-    return _float32(cell)[0]
-
-
-@_loop
-def _widened(address, start, size, kind, buffer):
-    """Return where a block lies in float32: where it is, or in the buffer it is widened to."""
-    if kind == FLOAT32:
-        return address + 4 * start
-    narrow = _uint16(address + 2 * start)
-    if kind == FLOAT16:
-        _from_float16(narrow, size, buffer)
-    else:
-        _from_bfloat16(narrow, size, _int32(buffer))
-    return buffer
-
-
-@_loop
-def _from_float16(narrow, n, buffer):
-    """Widen by the bits; a subnormal becomes the normal number that it is in float32."""
-    bits, x = _int32(buffer), _float32(buffer)
-    for i in range(n):
-        h = int32(narrow[i])
-        rest = int32((h & 0x7FFF) << 13)
-        bias = int32(112 << 23) if rest < int32(31 << 23) else int32(224 << 23)
-        bits[i] = int32(int32(rest + bias) | int32((h & 0x8000) << 16))
-    for i in range(n):
-        h = int32(narrow[i])
-        if int32(h & 0x7C00) == 0:
-            value = np.float32(int32(h & 0x3FF)) * np.float32(2.0**-24)
-            x[i] = -value if int32(h & 0x8000) else value
-
-
-@_loop
-def _from_bfloat16(narrow, n, bits):
-    for i in range(n):
-        bits[i] = int32(int32(narrow[i]) << 16)
