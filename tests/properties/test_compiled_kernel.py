@@ -14,6 +14,7 @@ from hypothesis import given
 
 from probe_nb.stats.kernels import cpu, cpu_code, host
 from probe_nb.stats.summary import Reducer
+from probe_nb.terms import COUNTS, STATISTICS
 from tests import measuring, oracle
 from tests.properties.test_statistics import HARD, PATIENT, many
 from tests.strategies import COMPLEX, EIGHT_BITS, SIGNED, filled, tensors
@@ -39,15 +40,26 @@ def _ready():
 
 def faults(t: torch.Tensor) -> list[str]:
     """Return where the kernel breaks its bounds, or counts otherwise than the torch kernel."""
-    numbers = cpu.summarize(t)
+    numbers, short = cpu.summarize(t), cpu.reduced(t)
     assert numbers is not None, "the kernel refused the tensor"
-    theirs = host.summarize(t, host.Scratch())
-    wrong = oracle.faults(oracle.expected(t), *measuring.named(numbers))
+    assert short is not None
+    theirs, want = host.summarize(t, host.Scratch()), oracle.expected(t)
+    wrong = oracle.faults(want, *measuring.named(numbers)) + oracle.faults(want, *named(*short))
     if numbers.finite != theirs.finite or numbers.counts() != theirs.counts():
         wrong.append(f"counts: {numbers.counts()}, not {theirs.counts()}")
     if not np.array_equal(numbers.bins, theirs.bins):
         wrong.append("bins differ from those of the torch kernel")
     return wrong
+
+
+def named(statistics, counts, bins, values):
+    """Return the short form of the results as the oracle takes them."""
+    assert (bins.dtype, values.dtype, values.all()) == (np.uint16, np.int64, True)
+    return (
+        dict(zip(STATISTICS, statistics, strict=True)),
+        dict(zip(COUNTS, counts, strict=True)),
+        oracle.signed_bins(bins, values),
+    )
 
 
 def _spread(n: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -129,7 +141,7 @@ def test_every_value_of_a_half_type_is_counted_in_its_bin(dtype):
 @pytest.mark.parametrize("value", [0.1, -3.0, 7e-3, 1e-30])
 def test_a_constant_has_no_spread(dtype, value):
     t = torch.full((100_001,), value, dtype=dtype)
-    statistics, _, _ = measuring.named(cpu.summarize(t))
+    statistics, _, _ = named(*cpu.reduced(t))
     assert statistics["std"] == 0.0
     assert statistics["mean"] == pytest.approx(t[0].item(), rel=1e-7)
 
@@ -197,7 +209,9 @@ OTHERS = {
 
 @pytest.mark.parametrize("case", OTHERS)
 def test_what_cannot_be_read_by_its_address_is_left_to_others(case):
-    assert cpu.summarize(OTHERS[case]()) is None
+    t = OTHERS[case]()
+    assert cpu.summarize(t) is None
+    assert cpu.reduced(t) is None
 
 
 @many((torch.float64, *EIGHT_BITS, *SIGNED, torch.bool, *COMPLEX))
@@ -233,16 +247,16 @@ def test_zeros_and_subnormals_keep_their_values_while_the_cpu_flushes_them(dtype
 def test_the_reducer_measures_with_it(t):
     reducer = Reducer()
     reducer.see(t, once=False)
-    assert measuring.drained(reducer)[0] == measuring.named(cpu.summarize(t))
+    assert repr(measuring.drained(reducer)[0]) == repr(named(*cpu.reduced(t)))
 
 
 def test_threads_measure_at_the_same_time():
     inputs = [_spread(20_000 + i) * (i + 1) for i in range(4)]
-    alone = [measuring.named(cpu.summarize(t)) for t in inputs]
+    alone = [named(*cpu.reduced(t)) for t in inputs]
     wrong = []
 
     def work(i: int) -> None:
-        wrong.extend(i for _ in range(200) if measuring.named(cpu.summarize(inputs[i])) != alone[i])
+        wrong.extend(i for _ in range(200) if named(*cpu.reduced(inputs[i])) != alone[i])
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(len(inputs))]
     for thread in threads:
