@@ -329,7 +329,7 @@ def test_a_fork_before_the_first_session_can_have_its_own_kernel():
 def test_a_fork_while_the_kernel_is_made_does_without_it():
     run(
         FORKED.format(
-            before="cpu_code.entry = threading.Event().wait; cpu.warm()",
+            before="cpu_code.found = threading.Event().wait; cpu.warm()",
             inside="good = cpu.warm() is None and cpu.summarize(t) is None and not cpu.ready()",
         )
     )
@@ -349,7 +349,7 @@ def test_without_a_kernel_the_torch_kernel_serves(monkeypatch, error):
     def broken():
         raise error
 
-    monkeypatch.setattr(cpu_code, "entry", broken)
+    monkeypatch.setattr(cpu_code, "found", broken)
     cpu.warm().join()
     assert (cpu.ready(), cpu.kernel_name(), cpu.warm()) == (False, "torch", None)
     assert cpu.summarize(_spread(10)) is None
@@ -370,25 +370,25 @@ def test_the_torch_kernel_can_be_asked_for(early):
 @pytest.fixture
 def compiler(monkeypatch):
     """Stand in for the compiler, and count how often it is called."""
-    code, calls = cpu_code._found(), []
+    code, calls = cpu_code.found(), []
     monkeypatch.setattr(cpu_code, "_from_another_process", lambda: calls.append(1) or code)
     return calls
 
 
 def test_machine_code_is_kept_and_what_is_damaged_is_made_again(monkeypatch, tmp_path, compiler):
     monkeypatch.setattr(cpu_code, "_folders", lambda: [tmp_path / "a" / "b"])
-    code = cpu_code._found()
-    assert (cpu_code._found(), len(compiler)) == (code, 1)
+    code = cpu_code.found()
+    assert (cpu_code.found(), len(compiler)) == (code, 1)
     (kept,) = (tmp_path / "a" / "b").iterdir()
     kept.write_bytes(kept.read_bytes()[:-1])
-    assert (cpu_code._found(), len(compiler)) == (code, 2)
-    assert (cpu_code._found(), len(compiler)) == (code, 2)
+    assert (cpu_code.found(), len(compiler)) == (code, 2)
+    assert (cpu_code.found(), len(compiler)) == (code, 2)
 
 
 def test_where_nothing_can_be_kept_the_kernel_is_made_every_time(monkeypatch, tmp_path, compiler):
     file = tmp_path / "file"
     file.touch()
     monkeypatch.setattr(cpu_code, "_folders", lambda: [file / "below a file"])
-    assert cpu_code._found() == cpu_code._found()
+    assert cpu_code.found() == cpu_code.found()
     assert len(compiler) == 2
-    assert cpu_code._linked(cpu_code._found())
+    assert cpu_code.linked(cpu_code.found())

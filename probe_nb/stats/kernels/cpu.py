@@ -5,6 +5,7 @@ Until they are ready, and wherever they cannot be, `host` serves: no caller wait
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import math
 import os
@@ -100,6 +101,7 @@ def warm() -> threading.Thread | None:
         if _state != "cold":
             return None
         _state = "warming"
+    atexit.register(disable)
     thread = threading.Thread(target=_warm, name="probe_nb-kernel", daemon=True)
     try:
         thread.start()
@@ -119,13 +121,12 @@ def disable() -> None:
 def _warm() -> None:
     global _entry, _state  # noqa: PLW0603 - one kernel per process
     try:
-        entry = cpu_code.entry()
+        code = cpu_code.found()
+        with _lock:  # the interpreter does not end meanwhile
+            if _state == "warming":
+                _entry, _state = cpu_code.linked(code), "ready"
     except Exception:
         _state = "off"
-        return
-    with _lock:
-        if _state == "warming":
-            _entry, _state = entry, "ready"
 
 
 def _after_fork() -> None:

@@ -35,24 +35,15 @@ sys.stdout.buffer.write(cpu_code.compiled())
 _kept: list[object] = []  # what the machine code lives in
 
 
-def entry() -> Callable[..., int]:
-    """Return the kernel as a C function that lets other threads run.
+def found() -> bytes:
+    """Return the object file, from where it was kept or from a compiler.
 
-    Arguments: `c_void_p` objects with the addresses of two words that numba writes, and of the
-    scratch memory of `cpu_loops.summarize`.
-    Cost: 0.1 s where the code was kept; else some seconds, in which another process works.
+    Cost: some seconds the first time, in which another process works.
 
     Raises:
         ImportError: if llvmlite is not installed.
         Exception: whatever keeps a compiler from its work.
     """
-    address = _linked(_found())
-    made: Any = ctypes.CFUNCTYPE(ctypes.c_int)(address)  # undeclared arguments are fastest
-    return made  # type: ignore[no-any-return]
-
-
-def _found() -> bytes:
-    """Return the object file, from where it was kept or from a compiler."""
     name = _name()
     for folder in _folders():
         with contextlib.suppress(OSError):
@@ -102,6 +93,7 @@ def _from_another_process() -> bytes:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        env={k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")},
         timeout=_PATIENCE,
         check=True,
         start_new_session=True,
@@ -134,8 +126,13 @@ def compiled() -> bytes:
     return bytes(machine.emit_object(module))
 
 
-def _linked(code: bytes) -> int:
-    """Put an object file into memory and return the address of its entry."""
+def linked(code: bytes) -> Callable[..., int]:
+    """Put an object file into memory and return its entry, which lets other threads run.
+
+    Arguments of that: `c_void_p` objects with the addresses of two words that numba writes, and
+    of the scratch memory of `cpu_loops.summarize`.
+    Cost: 20 ms.
+    """
     import llvmlite.binding as llvm
 
     with contextlib.suppress(RuntimeError):  # newer versions do this by themselves
@@ -150,4 +147,5 @@ def _linked(code: bytes) -> int:
     address: int = engine.get_function_address(ENTRY)
     if not address:
         raise RuntimeError(f"The object file has no {ENTRY}.")
-    return address
+    made: Any = ctypes.CFUNCTYPE(ctypes.c_int)(address)  # undeclared arguments are fastest
+    return made  # type: ignore[no-any-return]
