@@ -98,19 +98,31 @@ def _steps(value: Steps) -> tuple[str | None, Callable[[int], bool]]:
     """
     if value is None:
         return None, lambda _: True
+    if isinstance(value, range):
+        return _range_text(value), value.__contains__
     if type(value) is int:
         value = str(value)
     elif isinstance(value, int):
         raise ConfigError(_steps_message(value))
     if not isinstance(value, str):
         try:
-            value = ",".join(str(operator.index(step)) for step in value)
+            chosen = frozenset(operator.index(step) for step in value)
         except TypeError:
             raise ConfigError(_steps_message(value)) from None
+        if not chosen:
+            raise ConfigError(_steps_message(value))
+        return ",".join(str(step) for step in sorted(chosen)), chosen.__contains__
     tests = [_step_test(part.strip(), value) for part in value.split(",") if part.strip()]
     if not tests:
         raise ConfigError(_steps_message(value))
     return value, lambda step: any(test(step) for test in tests)
+
+
+def _range_text(steps: range) -> str:
+    """Write a range as `steps` takes it."""
+    if not steps or steps.step < 0 or steps.start < 0:
+        raise ConfigError(_steps_message(steps))
+    return f"{steps.start}:{steps.stop}:{steps.step}"
 
 
 def _step_test(part: str, whole: str) -> Callable[[int], bool]:

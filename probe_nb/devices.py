@@ -41,7 +41,8 @@ def names() -> list[str]:
         if available is None or not available():
             continue
         count = module.device_count() if module is not None else 0
-        found += [f"{kind}:{i} {_name(module, i)}".strip() for i in range(count)]
+        named = getattr(module, "is_initialized", bool)()  # asking would start the device
+        found += [f"{kind}:{i} {_name(module, i) if named else ''}".strip() for i in range(count)]
     return found or ["cpu"]
 
 

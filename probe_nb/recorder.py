@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from probe_nb.errors import notify
@@ -76,15 +77,21 @@ class Recorder:
         self._loss_scale = loss_scale
         self._rank = ABSENT if rank is None else rank
         self._rows: list[_Row] = []
+        self._dtypes: dict[torch.dtype, int] = {}
+        self._devices: dict[torch.device, int] = {}
         self._scale_result = NONE
         self._scale_at: tuple[int, int] | None = None
         self._faults: set[tuple[str, str]] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     # -- the Sink ---------------------------------------------------------------------------
 
     def tensor(self, call: Call, where: Where, t: Tensor, backward: int = -1) -> None:
         """Reduce a tensor and write its row."""
+        with self._lock:  # a drain in between would leave the row with a number of the next
+            self._reduce(call, where, t, backward)
+
+    def _reduce(self, call: Call, where: Where, t: Tensor, backward: int) -> None:
         try:
             once = where[0] not in ("param", "buffer")
             result, status, reused = self._reducer.see(t, once=once)
@@ -98,7 +105,8 @@ class Recorder:
         self, call: Call, where: Where, facts: Facts, status: Status, backward: int = -1
     ) -> None:
         """Write a row without numbers, with the reason."""
-        self._write(call, where, facts, Seen(NONE, status, reused=False), backward)
+        with self._lock:
+            self._write(call, where, facts, Seen(NONE, status, reused=False), backward)
 
     def fault(self, watched: Watched, where: str, error: Exception) -> None:
         """Warn about an error of our own, once per module and place."""
@@ -122,9 +130,9 @@ class Recorder:
             call.number,
             backward,
             self._site(call.watched, where),
-            tables.dtypes.code(str(facts.dtype).removeprefix("torch.")),
+            self._dtype(facts.dtype),
             tables.shapes.code(facts.shape),
-            tables.devices.code(str(facts.device)),
+            self._device(facts.device),
             facts.numel,
             int(call.training),
             call.recompute,
@@ -135,6 +143,19 @@ class Recorder:
             self._scale(call) if gradient and seen.result != NONE else NONE,
         )
         self._rows.append(row)
+
+    def _dtype(self, dtype: torch.dtype) -> int:
+        code = self._dtypes.get(dtype)
+        if code is None:
+            name = str(dtype).removeprefix("torch.")
+            code = self._dtypes[dtype] = self._columns.tables.dtypes.code(name)
+        return code
+
+    def _device(self, device: torch.device) -> int:
+        code = self._devices.get(device)
+        if code is None:
+            code = self._devices[device] = self._columns.tables.devices.code(str(device))
+        return code
 
     def _site(self, watched: Watched, where: Where) -> int:
         code = watched.sites.get(where)
@@ -171,6 +192,11 @@ class Recorder:
         block = _block(rows, drained, self._rank)
         _unscale(block, np.array([row.scale for row in rows]), drained)
         self._columns.append(block)
+
+    @property
+    def waiting(self) -> int:
+        """Number of rows that wait for the drain."""
+        return len(self._rows)
 
     def forget(self) -> None:
         """Drop what waits, after a drain failed; nothing of a device is kept."""

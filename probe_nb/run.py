@@ -9,7 +9,7 @@ import fnmatch
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,18 @@ _FILTERS: Final = (
     *("step", "micro_step", "rank", "call", "model", "module", "type", "direction"),
     *("role", "leaf", "status"),
 )
+
+
+class Recording(Protocol):
+    """What a run needs of the session that records it."""
+
+    listeners: list[Callable[[], None]]
+
+    def flush(self) -> None:
+        """Take in what was seen so far."""
+
+    def step(self) -> None:
+        """End the current step."""
 
 
 class Run:
@@ -49,25 +61,24 @@ class Run:
         """Hold records; sessions and `probe.load` make runs, users need not."""
         self.info = info
         self.columns = Columns() if columns is None else columns
-        self._flush: Callable[[], None] | None = None
-        self._step: Callable[[], None] | None = None
+        self._session: Recording | None = None
         self._frame: pd.DataFrame | None = None
 
     # -- while the session is open ---------------------------------------------------------
 
-    def bind(self, *, flush: Callable[[], None] | None, step: Callable[[], None] | None) -> None:
-        """Connect to an open session, or with None let go of it."""
-        self._flush, self._step = flush, step
+    def bind(self, session: Recording | None) -> None:
+        """Connect to the open session that records this run, or with None let go of it."""
+        self._session = session
 
     @property
     def is_open(self) -> bool:
         """Tell whether the session still records."""
-        return self._flush is not None
+        return self._session is not None
 
     def flush(self) -> None:
         """Take in what the open session has seen since the last step ended."""
-        if self._flush is not None:
-            self._flush()
+        if self._session is not None:
+            self._session.flush()
 
     def step(self) -> None:
         """End the current step; from then on steps end only where you say so.
@@ -75,12 +86,12 @@ class Run:
         Raises:
             SessionStateError: The session is closed.
         """
-        if self._step is None:
+        if self._session is None:
             raise SessionStateError(
                 "This run is closed, so it has no step to end. Call `run.step()` inside the "
                 "`with probe.watch(...)` block."
             )
-        self._step()
+        self._session.step()
 
     # -- records ----------------------------------------------------------------------------
 
@@ -137,7 +148,13 @@ class Run:
         return frame[keep]
 
     def history(
-        self, module: str, role: str = "output", stat: str = "absmax", *, leaf: str | None = None
+        self,
+        module: str,
+        role: str = "output",
+        stat: str = "absmax",
+        *,
+        leaf: str | None = None,
+        model: str | None = None,
     ) -> pd.Series:
         """Return one statistic of one site over steps.
 
@@ -150,6 +167,7 @@ class Run:
             role: One role, such as `"output"` or `"grad_output"`.
             stat: A statistic or a count, such as `"std"` or `"nan_count"`.
             leaf: One leaf path; None joins all.
+            model: Name of the model, where several have a module of this path.
 
         Returns:
             A Series named after the site, indexed by step.
@@ -161,7 +179,7 @@ class Run:
         if stat not in known:
             near = closest(stat, known)
             raise SelectionError(f"`{stat}` is not a statistic.{near} Known: {', '.join(known)}.")
-        rows = self._site_rows(module, role, leaf)
+        rows = self._site_rows(module, role, leaf, model)
         joined = _joined(rows, stat)
         joined.name = f"{shown(module)} {role} {stat}"
         return joined
@@ -173,6 +191,7 @@ class Run:
         step: int | None = None,
         *,
         leaf: str | None = None,
+        model: str | None = None,
     ) -> Histogram:
         """Return the exponent histogram of one site, the last step's by default.
 
@@ -181,7 +200,7 @@ class Run:
         Raises:
             SelectionError: No such module, role or step, or nothing was counted there.
         """
-        rows = self._site_rows(module, role, leaf)
+        rows = self._site_rows(module, role, leaf, model)
         if step is None:
             step = int(rows["step"].max())
         chosen = rows[rows["step"] == step]
@@ -197,15 +216,24 @@ class Run:
             total = total + each
         return total
 
-    def _site_rows(self, module: str, role: str, leaf: str | None) -> pd.DataFrame:
+    def _site_rows(
+        self, module: str, role: str, leaf: str | None, model: str | None
+    ) -> pd.DataFrame:
         if role not in ROLES:
             near = closest(role, ROLES)
             raise SelectionError(f"`{role}` is not a role.{near} Known: {', '.join(ROLES)}.")
-        rows = self.frame(module=module, role=[role], leaf=leaf)
+        rows = self.frame(module=module, model=model, role=[role], leaf=leaf)
         if rows.empty:
             roles = [str(r) for r in self.frame(module=module)["role"].unique()]
             raise SelectionError(
                 f"`{shown(module)}` has no `{role}` rows; it has {', '.join(roles) or 'none'}."
+            )
+        found = rows[["model", "module"]].drop_duplicates()
+        if len(found) > 1:
+            names = [f"`{shown(str(row.module))}` of `{row.model}`" for row in found.itertuples()]
+            raise SelectionError(
+                f"`{shown(module)}` matches {len(found)} modules, {names[0]} and {names[1]} among "
+                "them. Give the path of one, and `model=` if several models have it."
             )
         return rows
 
@@ -242,7 +270,10 @@ class Run:
         """Return the inspector widget over this run, live while the session is open."""
         from probe_nb.view import inspector
 
-        return inspector.Inspector(self)
+        widget = inspector.Inspector(self)
+        if self._session is not None:
+            self._session.listeners.append(widget.refresh)
+        return widget
 
 
 def load(path: str | os.PathLike[str]) -> Run:
@@ -277,15 +308,19 @@ def _matching(name: str, wanted: str | Sequence[str], known: list[str]) -> list[
     return found
 
 
-def _numbers(column: pd.Series, wanted: Any) -> np.ndarray:
+def _numbers(column: pd.Series, wanted: Any) -> Any:
+    """Tell which numbers are the wanted one, or among several, in a range or in a slice."""
+    values = column.to_numpy(dtype=np.int64, na_value=-1)
+    there = values >= 0
     if isinstance(wanted, slice):
-        step = wanted.step or 1
-        start = wanted.start or 0
-        stop = wanted.stop if wanted.stop is not None else int(column.max()) + 1
-        wanted = range(start, stop, step)
+        wanted = range(*wanted.indices(int(values.max(initial=-1)) + 1))
+    if isinstance(wanted, range):
+        low, high = min(wanted, default=0), max(wanted, default=-1)
+        inside = (values >= low) & (values <= high) & ((values - low) % abs(wanted.step) == 0)
+        return there & inside
     if isinstance(wanted, (int, np.integer)) or wanted is pd.NA:
-        return (column == wanted).fillna(False).to_numpy(dtype=bool)
-    return column.isin(list(wanted)).to_numpy(dtype=bool)
+        return there & (values == (-1 if wanted is pd.NA else wanted))
+    return there & np.isin(values, list(wanted))
 
 
 def _joined(rows: pd.DataFrame, stat: str) -> pd.Series:

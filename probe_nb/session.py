@@ -11,9 +11,10 @@ from __future__ import annotations
 import datetime as dt
 import platform
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -34,6 +35,10 @@ from probe_nb.run import Run
 from probe_nb.stats.kernels import cpu
 from probe_nb.stats.summary import Reducer
 from probe_nb.terms import RunInfo, shown
+
+_PATIENCE: Final = 1.0
+_WAITING: Final = 10_000
+"""Seconds, or rows, after which a long step is taken in between two of its root forwards."""
 
 _open: list[Session] = []
 _registry = threading.RLock()
@@ -83,22 +88,26 @@ class Session:
             self._recorder,
             roles,
             begins=self._step_begins,
+            goes_on=self._step_goes_on,
             built=lambda watched, module: self._observe_parameters([(watched, module)]),
         )
         self.listeners: list[Callable[[], None]] = []
         self.closers: list[Callable[[], None]] = []
         self._attached: ExitStack | None = None
+        self._drained_at = time.monotonic()
 
     # -- lifetime -------------------------------------------------------------------------------
 
-    def open(self) -> Session:
-        """Attach every hook; earlier sessions on the same modules are closed first."""
+    def open(self, *, restarted: Callable[[Run], None] | None = None) -> Session:
+        """Attach every hook; earlier sessions on the same modules are closed first.
+
+        `restarted` is told of each run that ended so; None warns the user.
+        """
         with _registry:
             for other in sessions():
                 if other.shares_modules_with(self):
                     other.close("restarted")
-                    message = "This model was already watched; the earlier session was stopped."
-                    notify(message)
+                    (restarted or _warn_restarted)(other.run)
             self._attached = attach(
                 self._modules,
                 self._attach_optimizer,
@@ -108,7 +117,7 @@ class Session:
             )
             cpu.warm()
             try:
-                self.run.bind(flush=self.flush, step=self.step)
+                self.run.bind(self)
                 _open.append(self)
             except BaseException:  # Ctrl-C, of all moments, now
                 self.close("interrupted")
@@ -145,7 +154,7 @@ class Session:
             self._drain()
         finally:
             self._recorder.forget()
-            self.run.bind(flush=None, step=None)
+            self.run.bind(None)
             self.run.info.ended = reason
             self.run.info.versions["cpu_kernel"] = cpu.kernel_name()
             self._note_unobserved()
@@ -155,11 +164,18 @@ class Session:
 
     def close_after(self, error: BaseException) -> None:
         """Close because the user's code raised, and write down what and where."""
+        try:
+            reason = self._told(error)
+        except Exception:  # an exception may have a text that raises
+            reason = type(error).__name__
+        self.close(reason)
+
+    def _told(self, error: BaseException) -> str:
         where = self._modules.open.where(error)
         place = "" if where is None else f" in {shown(where)}"
         text = " ".join(str(error).split())
-        reason = f"{type(error).__name__}{place} at step {self._clock.step}"
-        self.close(f"{reason}: {text[:200]}" if text else reason)
+        reason = f"{type(error).__name__}{place} at step {self._clock.last}"
+        return f"{reason}: {text[:200]}" if text else reason
 
     # -- steps --------------------------------------------------------------------------------
 
@@ -182,6 +198,12 @@ class Session:
         if self._clock.recording:
             self._observe_parameters(chosen)
 
+    def _step_goes_on(self) -> None:
+        """Take in what waits, now and then, where no optimizer or nobody ends a step."""
+        late = time.monotonic() - self._drained_at > _PATIENCE
+        if late or self._recorder.waiting > _WAITING:
+            self._drain()
+
     def _observe_parameters(self, chosen: list[tuple[Watched, nn.Module]]) -> None:
         """Record parameters, each once, and hook those that require grad."""
         if "param_grad" in self.config.roles:
@@ -199,7 +221,7 @@ class Session:
     def _step_ended(self) -> None:
         if self._clock.recording:
             self._drain()
-            self._gradients.prune()
+        self._gradients.prune()
 
     def _optimizer_stepped(self) -> None:
         if self._scaler is None:  # with one, its update ends the step, also a skipped one
@@ -218,7 +240,8 @@ class Session:
         except Exception as error:
             self._recorder.forget()
             notify(f"probe_nb lost rows: {error!r}")
-        self.run.info.steps = self._clock.step + 1 - self.config.first_step
+        self.run.info.steps = self._clock.steps
+        self._drained_at = time.monotonic()
         self._note_unobserved()
         for listener in tuple(self.listeners):
             self._tell(listener)
@@ -241,9 +264,15 @@ class Session:
         ]
 
 
+def _warn_restarted(_: Run) -> None:
+    notify("This model was already watched; the earlier session was stopped.")
+
+
 def _reason(watched: Watched) -> str:
     if not watched.selected:
         return "not selected"
+    if watched.called:
+        return "called only in steps that were not asked for"
     if watched.compiled:
         return "runs as compiled code, which stays compiled; watch the model it was compiled from"
     return "never called (or called only through .forward(), or inside fused or compiled code)"

@@ -49,9 +49,17 @@ def birth(tally: Tally, first: First, name: str) -> str:
     parts = [counted(record(tally, first.row))]
     parts.append(_origin(tally, whole, first))
     inf = tally.firsts["posinf"].overall or tally.firsts["neginf"].overall
+    if inf is not None and _may_be_a_mask(tally, inf):
+        inf = None
     if name == "NaN" and inf is not None and inf.before(first):
         parts.append(f"Inf came before it, at step {inf.step} in {place(tally, inf.site)}")
     return "; ".join(part for part in parts if part)
+
+
+def _may_be_a_mask(tally: Tally, first: First) -> bool:
+    """Tell whether a record is an input that holds -Inf and no other non-finite element."""
+    role = tally.columns.tables.sites.values[first.site].role
+    return role == "input" and not record(tally, first.row).posinf_count
 
 
 def _origin(tally: Tally, whole: Arrays, first: First) -> str:
@@ -71,6 +79,8 @@ def _other_side(tally: Tally, whole: Arrays, first: First) -> str:
         return f"{words} were not recorded" if role == "input" else ""
     bad = sum(np.maximum(whole[name][rows], 0).sum() for name, _ in _COUNTED)
     be = "were" if role == "input" else "was"
+    if not bad and (whole["nan_count"][rows] < 0).any():
+        return f"not all of {words} could be measured"
     if bad:
         return f"{words} {be} not finite either ({plural(int(bad), 'element')})"
     return f"{words} {be} finite, so it was born here"
@@ -79,10 +89,14 @@ def _other_side(tally: Tally, whole: Arrays, first: First) -> str:
 def _backward(tally: Tally, first: First) -> str:
     """Say whether the forward of that step was finite."""
     bad = tally.firsts["bad"].step
-    forward = (tally.direction == 0) & (bad >= 0) & (bad <= first.step)
-    if forward.any():
+    forward = tally.direction == 0
+    if (forward & (bad >= 0) & (bad <= first.step)).any():
         return "the forward was not finite either"
-    return "every forward value was finite: it was born in the backward of what uses this output"
+    whole = tally.columns.arrays()
+    if not forward[whole["site"][whole["step"] == first.step]].any():
+        return "the forward was not recorded"
+    born = "it was born in the backward of what uses this output"
+    return f"every recorded forward value was finite: {born}"
 
 
 def same_call(tally: Tally, first: First, role: str) -> NDArray[np.intp]:

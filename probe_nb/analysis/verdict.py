@@ -8,7 +8,7 @@ execution order is named, for what follows from it is no news.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +83,7 @@ class Judge:
         """Judge this tally, now and whenever it has read more."""
         self.tally = tally
         self._worded: dict[First, str] = {}
+        self._records: dict[First, Any] = {}
         self._at = -1
         self._trends: dict[int, NDArray[np.bool_]] = {}
 
@@ -185,7 +186,7 @@ class Judge:
             first = tally.firsts[kind].overall
             if first is None:
                 continue
-            record = evidence.record(tally, first.row)
+            record = self._record(first)
             limit = LIMITS.get(record.dtype, (0, 0, record.absmax))[2]
             where = f"at step {first.step} in {place(tally, first.site)}"
             others = int((tally.firsts[kind].step >= 0).sum()) - 1
@@ -204,6 +205,12 @@ class Judge:
                 )
             return Verdict("warn", sentence, detail, first.site, first.row)
         return None
+
+    def _record(self, first: First) -> Any:
+        """Return the numbers of a first record, looked up once: the lookup joins all columns."""
+        if first not in self._records:
+            self._records[first] = evidence.record(self.tally, first.row)
+        return self._records[first]
 
     def _found_trends(self) -> dict[int, NDArray[np.bool_]]:
         """Return which sites are exploding, vanishing, dead; computed once per reading."""

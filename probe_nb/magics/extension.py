@@ -179,13 +179,7 @@ class ProbeMagics(Magics):
 
         live = wanted(live=False if asked.no_live else None)
         view = LiveView(prepared.run, final=final) if live else None
-        before = session.sessions()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ProbeWarning)  # said below, in one line
-            prepared.open()
-        for each in before:
-            if not each.run.is_open:
-                _say_restarted(each.run)
+        prepared.open(restarted=_say_restarted)
         self._own()  # gives up the view of a session that was closed just now
         self._last = prepared.run
         try:

@@ -28,16 +28,14 @@ class Call:
     number: int
     training: bool
     recompute: bool
-    backwards: list[int] = field(default_factory=list)
+    backwards: dict[int, int] = field(default_factory=dict)
     entered: Any = None
     owed: list[Any] = field(default_factory=list)
     """Gradients that cannot be read; written down when a backward reaches this call."""
 
     def backward(self, task: int) -> int:
         """Return the number of a graph task among those that touched this call."""
-        if task not in self.backwards:
-            self.backwards.append(task)
-        return self.backwards.index(task)
+        return self.backwards.setdefault(task, len(self.backwards))
 
 
 @dataclass
@@ -72,6 +70,16 @@ class Clock:
         """Stand before the first step."""
         self.step = self.first
         self.recording = self.wants(self.first)
+
+    @property
+    def steps(self) -> int:
+        """Number of steps that have begun."""
+        return self.step - self.first + self.begun
+
+    @property
+    def last(self) -> int:
+        """Number of the newest step that has begun."""
+        return max(self.step - (not self.begun), self.first)
 
     def is_due(self) -> bool:
         """Tell whether the step ends with the next root forward."""

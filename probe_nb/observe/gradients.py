@@ -58,6 +58,7 @@ class Gradients:
         self._handles: list[RemovableHandle] = []
         self._leaves: dict[tuple[int, Watched, str], RemovableHandle] = {}
         self._parameters: dict[int, RemovableHandle] = {}
+        self._notice: RemovableHandle | None = None
         self._fresh = FreshViews()
 
     # -- forward side -------------------------------------------------------------------------
@@ -160,7 +161,9 @@ class Gradients:
         """Learn of a backward through these outputs, where nothing else would tell of it."""
         for _, t in leaves:
             if t.requires_grad and graph.plain(t) and not self._fresh.looks_stale(t):
-                self._handles.append(t.register_hook(NoticeHook(self)))
+                if self._notice is not None:
+                    self._notice.remove()
+                self._notice = t.register_hook(NoticeHook(self))
                 return
 
     # -- parameters ---------------------------------------------------------------------------
@@ -228,7 +231,8 @@ class Gradients:
 
     def close(self) -> None:
         """Remove every hook, also from graphs that are still waiting for their backward."""
-        for handle in (*self._handles, *self._parameters.values()):
+        noticing = () if self._notice is None else (self._notice,)
+        for handle in (*self._handles, *self._parameters.values(), *noticing):
             handle.remove()
         self._handles.clear()
         self._leaves.clear()

@@ -35,12 +35,13 @@ class ModuleHooks:
         roles: frozenset[Role],
         *,
         begins: Callable[[], None],
+        goes_on: Callable[[], None],
         built: Callable[[Watched, nn.Module], None],
     ) -> None:
         """Tie the parts together.
 
-        `begins` is called when a step begins, before its first row; `built` when a lazy module
-        got its parameters, before its first forward.
+        `begins` is called when a step begins, before its first row; `goes_on` at the other root
+        forwards; `built` when a lazy module got its parameters, before its first forward.
         """
         self._watched = watched
         self._clock = clock
@@ -49,6 +50,7 @@ class ModuleHooks:
         self._inputs = "input" in roles
         self._outputs = "output" in roles
         self._begins = begins
+        self._goes_on = goes_on
         self._built = built
         self._behind: dict[tuple[int, bool], Behind] = {}
         self.open = OpenCalls()
@@ -141,6 +143,7 @@ class ModuleHooks:
         depth = self.open.enter(frame)
         if depth == 0 and not recompute:
             self._outermost(watched)
+        watched.called = True
         if not clock.recording and not watched.is_root:
             return
         call = self._call(watched, module, id(frame), recompute=recompute)
@@ -155,8 +158,8 @@ class ModuleHooks:
         clock = self._clock
         again = watched.calls > 0 and not clock.expects_training
         counts = clock.is_due() or watched.is_root or not clock.begun or again
-        if counts and clock.root_forward():
-            self._begins()
+        if counts:
+            (self._begins if clock.root_forward() else self._goes_on)()
 
     def _call(self, watched: Watched, module: nn.Module, frame: int, *, recompute: bool) -> Call:
         clock = self._clock
@@ -164,7 +167,7 @@ class ModuleHooks:
             watched.cls = type(module)
             watched.sites.clear()
             self._built(watched, module)
-        watched.seen = True
+        watched.seen |= clock.recording
         if recompute:
             watched.recomputed += 1
             number = max(watched.calls - watched.recomputed, 0)

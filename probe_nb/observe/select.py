@@ -38,6 +38,7 @@ class Watched:
     aliases: list[str] = field(default_factory=list)
     calls: int = 0
     recomputed: int = 0
+    called: bool = False
     seen: bool = False
     sites: dict[tuple[Role, str], int] = field(default_factory=dict)
     parameters: Call | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -13,6 +13,10 @@ from probe_nb.terms import Role, Status
 
 Where = tuple[Role, str]
 """The place of a tensor in its call: role and leaf path."""
+
+
+_PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+"""Classes whose shape is made of plain numbers."""
 
 
 class Facts(NamedTuple):
@@ -27,10 +31,10 @@ class Facts(NamedTuple):
     @classmethod
     def of(cls, t: Tensor) -> Facts:
         """Read the facts of a tensor; a ragged or unbuilt one has no shape."""
+        if type(t) in _PLAIN and not t.is_nested:
+            return cls(t.dtype, tuple(t.shape), t.device, t.numel(), t.requires_grad)
         try:
-            shape, numel = tuple(t.shape), t.numel()
-            if not all(type(n) is int for n in shape):
-                shape = tuple(int(n) for n in shape)
+            shape, numel = tuple(int(n) for n in t.shape), int(t.numel())
         except (AttributeError, RuntimeError, TypeError, ValueError):
             shape, numel = (), -1
         return cls(t.dtype, shape, t.device, numel, t.requires_grad)

@@ -32,6 +32,7 @@ _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 _WHOLE: Final = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 """Whole numbers that can be widened; types of less than a byte have no arithmetic in torch."""
 
+_ORDINARY: Final = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64)
 _COMPRESSED: Final = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
@@ -200,22 +201,40 @@ def _measurable(t: Tensor) -> tuple[Tensor, int, Status]:
 
     The status is "ok", or the reason why there is no such tensor.
     """
+    if _is_ordinary(t):
+        return (t.detach(), 0, "ok") if t.numel() else (t, 0, "empty")
     while torch._C._functorch.is_functorch_wrapped_tensor(t):
         if torch._C._functorch.is_batchedtensor(t):
             return t, 0, "vmapped"
         t = torch._C._functorch.get_unwrapped(t)
-    if t.device.type == "meta":
-        return t, 0, "meta"
-    if type(t) not in _PLAIN:
-        t, status = _unwrapped(t)
-        if status != "ok":
-            return t, 0, status
-    if t.numel() == 0:
-        return t, 0, "empty"
-    if devices.private_format(t):
-        return t, 0, "private_format"
+    t, status = _unwrapped(t)
+    if status == "ok":
+        status = _obstacle(t)
+    if status != "ok":
+        return t, 0, status
     t, zeros = _strided(t.detach())
     return t, zeros, "ok" if t.layout == torch.strided and _has_arithmetic(t) else "unsupported"
+
+
+def _obstacle(t: Tensor) -> Status:
+    """Return why a tensor, now unwrapped, has no elements to measure, "ok" if it has."""
+    if t.device.type == "meta":
+        return "meta"
+    if t.numel() == 0:
+        return "empty"
+    return "private_format" if devices.private_format(t) else "ok"
+
+
+def _is_ordinary(t: Tensor) -> bool:
+    """Tell whether nothing about `t` needs a second look: the common case, decided quickly."""
+    return (
+        type(t) in _PLAIN
+        and t.dtype in _ORDINARY
+        and t.layout == torch.strided
+        and t.device.type == "cpu"
+        and not t.is_nested
+        and not torch._C._functorch.is_functorch_wrapped_tensor(t)
+    )
 
 
 def _has_arithmetic(t: Tensor) -> bool:
@@ -246,6 +265,8 @@ def _strided(t: Tensor) -> tuple[Tensor, int]:
 
 def _unwrapped(t: Tensor) -> tuple[Tensor, Status]:
     """Look inside a tensor subclass: a sharded tensor gives its local shard."""
+    if type(t) in _PLAIN:
+        return t, "ok"
     if isinstance(t, (FakeTensor, torch.nn.UninitializedParameter)):
         return t, "meta"
     local = getattr(t, "_local_tensor", None)

@@ -7,6 +7,7 @@ interned in `Tables` and a row holds their codes. A statistic that was not compu
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Hashable
 from typing import Any, Final, Generic, TypeVar
 
@@ -25,7 +26,7 @@ DTYPES: Final[dict[str, Any]] = {
     "rank": np.int16,
     "order": np.int64,
     "call": np.int32,
-    "backward": np.int16,
+    "backward": np.int32,
     "site": np.int32,
     "dtype": np.int16,
     "shape": np.int32,
@@ -61,15 +62,21 @@ class Interned(Generic[T]):
         """Start empty."""
         self.values: list[T] = []
         self._codes: dict[T, int] = {}
+        self._lock = threading.Lock()
 
     def code(self, value: T) -> int:
         """Return the code of `value`, adding it if it is new."""
         found = self._codes.get(value)
-        if found is None:
-            found = self._codes.setdefault(value, len(self.values))
-            if found == len(self.values):
+        return self._add(value) if found is None else found
+
+    def _add(self, value: T) -> int:
+        with self._lock:
+            found = self._codes.get(value)
+            if found is None:
+                found = len(self.values)
                 self.values.append(value)
-        return found
+                self._codes[value] = found
+            return found
 
 
 class Tables:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from probe_nb.analysis.words import plural
 from probe_nb.view import BUNDLE, html, text
 from probe_nb.view.frame import FrameBuilder, title
 from probe_nb.view.rows import worst_first
@@ -142,8 +141,8 @@ def _chosen(builder: FrameBuilder, limit: int) -> tuple[NDArray[np.intp], str | 
     first = worst[np.argsort(builder.tally.latest["order"][worst], kind="stable")]
     chosen = dict.fromkeys([*worst[: limit // 2].tolist(), *first.tolist()])
     rows = np.sort(np.array(list(chosen)[:limit], np.intp))
-    left = plural(len(worst) - limit, "row")
-    return rows, f"{left} of {len(worst):,} left out: the worst and the first are here"
+    shown = f"{limit:,} of {len(worst):,} rows are shown, the worst and the first ones"
+    return rows, f"{shown}; all are in run.df"
 
 
 def _packed(data: bytes) -> str:

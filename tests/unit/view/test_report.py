@@ -178,7 +178,9 @@ class TestReport:
         assert names[:100] == [f"l{layer}" for layer in range(100)]
         assert names[-50:] == [f"l{layer}" for layer in range(450, 500)]
         assert sites[status["headline"]["row"]]["module"] == "l450"
-        assert status["truncated"] == "200 rows of 500 left out: the worst and the first are here"
+        assert status["truncated"] == (
+            "300 of 500 rows are shown, the worst and the first ones; all are in run.df"
+        )
         cut = slice(frame["offsets"][299], frame["offsets"][300])
         assert (frame["bins"][cut].tolist(), frame["counts"][cut].tolist()) == ([127], [1.0])
 
