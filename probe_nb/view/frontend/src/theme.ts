@@ -12,6 +12,8 @@ const BACKGROUND = "var(--vscode-editor-background, var(--jp-layout-color0, var(
 export function followTheme(host: HTMLElement, probe: HTMLElement, root: HTMLElement): () => void {
   const update = (): void => {
     const background = measured(host, probe);
+    // a host that is not in the page yet has no colours: nothing is written, and nothing is guessed
+    if (!opaque(background)) return;
     root.dataset.theme = luminance(background) < 0.4 ? "dark" : "light";
     root.style.setProperty("--page", background);
   };
@@ -27,9 +29,13 @@ export function followTheme(host: HTMLElement, probe: HTMLElement, root: HTMLEle
   for (const element of [documentElement, body]) observer.observe(element, { attributes: true });
   const dark = matchMedia("(prefers-color-scheme: dark)");
   dark.addEventListener("change", changed);
+  // front ends draw a view before they put it in the page, and some move it later: its size tells when it is there
+  const arrived = new ResizeObserver(changed);
+  arrived.observe(host);
   update();
   return () => {
     observer.disconnect();
+    arrived.disconnect();
     clearTimeout(late);
     dark.removeEventListener("change", changed);
   };
