@@ -14,8 +14,10 @@ export interface Column {
   width: number;
   align: "left" | "right" | "drawn";
   sort: SortValue;
-  /** Characters in the cell, where the column is as wide as its contents. */
+  /** Characters in the cell, where the column is as wide as its contents; then `width` is the most it takes. */
   length?(data: Data, row: number): number;
+  /** The least it then takes. */
+  least?: number;
   /** The first click on the head sorts this way. */
   descendingFirst: boolean;
   fill(cell: HTMLElement, data: Data, row: number, axis: Axis): void;
@@ -173,7 +175,7 @@ const role: Column = {
     return `${role} ${leaf}`;
   }),
   fill: fillRole,
-  length: (data, row) => data.site(row).role.length + data.site(row).leaf.length,
+  length: (data, row) => data.site(row).role.length + data.site(row).leaf.length + 2,
 };
 const health: Column = {
   ...drawnColumn(
@@ -184,6 +186,10 @@ const health: Column = {
     fillHealth,
   ),
   align: "left",
+  length: (data, row) => {
+    const [first, ...rest] = data.badges(row);
+    return (first?.word.length ?? 0) + 3 * Math.sign(rest.length) + 2;
+  },
 };
 
 function infinite(data: Data, row: number): number {
@@ -193,15 +199,27 @@ function infinite(data: Data, row: number): number {
 const CHARACTER = 6.8;
 const LEAST = 76;
 
-/** Widths in pixels: columns of names are as wide as the names, within limits. */
+/** Widths in pixels: some columns are as wide as what they hold, within limits. */
 export function widths(data: Data): number[] {
   return TABLE.map((column) => {
     if (!column.length) return column.width;
     let most = 0;
     for (let row = 0; row < data.size; row++) most = Math.max(most, column.length(data, row));
-    return Math.min(column.width, Math.max(LEAST, Math.ceil(most * CHARACTER) + 22));
+    return Math.min(column.width, Math.max(column.least ?? LEAST, Math.ceil(most * CHARACTER) + 22));
   });
 }
+
+/** The columns from left to right: once there are NaN or Inf, their counts stand before the other numbers. */
+export function arranged(nonfinite: boolean): number[] {
+  const rank = ({ key }: Column): number => {
+    if (!nonfinite) return 0;
+    return FRONT.has(key) ? 0 : ALARMS.has(key) ? 1 : 2;
+  };
+  return TABLE.map((_, at) => at).sort((a, b) => rank(TABLE[a] as Column) - rank(TABLE[b] as Column) || a - b);
+}
+
+const FRONT = new Set(["module", "role", "health", "values"]);
+const ALARMS = new Set(["nan", "inf"]);
 
 /** What is read first stands first; the module's column stays in view while the others scroll. */
 export const TABLE: readonly Column[] = [
@@ -220,15 +238,23 @@ export const TABLE: readonly Column[] = [
   statColumn("min", "min", "smallest finite element"),
   statColumn("max", "max", "largest finite element"),
   statColumn("l2", "l2", "Euclidean norm of the finite elements"),
-  countColumn(
-    "nan",
-    "nan",
-    "NaN",
-    62,
-    (data, row) => data.value("nan_count", row),
-    (data, row) => compact(data.value("nan_count", row)),
-  ),
-  countColumn("inf", "inf", "infinite (+ and -)", 62, infinite, infinities),
+  {
+    ...countColumn(
+      "nan",
+      "nan",
+      "NaN",
+      62,
+      (data, row) => data.value("nan_count", row),
+      (data, row) => compact(data.value("nan_count", row)),
+    ),
+    length: (data, row) => compact(data.value("nan_count", row)).length,
+    least: 46,
+  },
+  {
+    ...countColumn("inf", "inf", "infinite (+ and -)", 112, infinite, infinities),
+    length: (data, row) => infinities(data, row).length,
+    least: 46,
+  },
   {
     ...countColumn(
       "zero",

@@ -45,8 +45,8 @@ export class Sites {
 }
 
 function pathOf(site: Site, several: boolean): string {
-  if (!several) return site.module || "(root)";
-  return site.module ? `${site.model}.${site.module}` : site.model;
+  const path = site.module || "(root)";
+  return several ? `${site.model}: ${path}` : path;
 }
 
 const ROLES = "input output param buffer grad_output grad_input param_grad update state".split(" ");

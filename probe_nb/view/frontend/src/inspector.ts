@@ -41,7 +41,7 @@ export class Inspector {
   private frozen = false;
 
   constructor(private readonly model: Model) {
-    const body = h("div", { class: "body" }, this.table.element, this.detail.element);
+    const body = h("div", { class: "body" }, this.table.element, this.table.edge, this.detail.element);
     this.element = h("div", { class: "pnb" }, this.headline.element, this.trouble, this.toolbar.element, body);
     this.element.addEventListener("keydown", (event) => this.key(event));
     this.sizes.observe(this.table.element);

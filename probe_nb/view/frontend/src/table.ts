@@ -3,12 +3,13 @@
  *
  * Row elements are reused in a ring, so that scrolling fills just the rows that enter.
  */
-import { TABLE, widths, type Column } from "./columns";
+import { arranged, TABLE, widths, type Column } from "./columns";
 import type { Data, Order } from "./data";
 import { h, setAttribute, setText } from "./dom";
 import { power } from "./format";
 import type { Axis } from "./histogram";
 import { handled } from "./keys";
+import { INF, NAN } from "./words";
 
 const ROW_HEIGHT = 24;
 const HEAD_HEIGHT = 25;
@@ -29,6 +30,8 @@ export interface TableEvents {
 
 export class Table {
   readonly element: HTMLElement;
+  /** Shades the right edge as long as more columns follow there. */
+  readonly edge = h("div", { class: "edge", "aria-hidden": "true", hidden: true });
   private readonly body = h("div", { class: "rows", role: "rowgroup" });
   private readonly heads: HTMLElement[];
   private readonly empty = h("div", { class: "empty" });
@@ -39,6 +42,14 @@ export class Table {
   private selected = -1;
   private version = 0;
   private order: Order = { by: "execution", descending: false };
+  /** Of each column, as `TABLE` has them. */
+  private pixels: number[] = [];
+  /** The columns from left to right. */
+  private places = arranged(false);
+  private edges: [left: number, right: number][] = [];
+  private layout = "";
+  /** Columns that are not whole in view. */
+  private cut = new Set<number>();
 
   constructor(private readonly events: TableEvents) {
     this.heads = TABLE.map((column, index) => this.head(column, index));
@@ -62,7 +73,12 @@ export class Table {
 
   /** Show these rows of this data; what is in view stays where it is. */
   show(data: Data, rows: readonly number[], axis: Axis, order: Order, emptyText: string): void {
-    if (this.data?.sites !== data.sites) this.setWidths(widths(data));
+    const wanted = widths(data);
+    // of the same rows columns only grow: they do not move to and fro while numbers change
+    const same = this.data?.sites === data.sites;
+    this.pixels = wanted.map((width, at) => Math.max(width, same ? (this.pixels[at] ?? 0) : 0));
+    const nonfinite = data.sites.rows.some((_, row) => data.bits(row) & (NAN | INF));
+    this.places = arranged(nonfinite);
     this.data = data;
     this.rows = rows;
     this.axis = axis;
@@ -106,6 +122,7 @@ export class Table {
 
   paint(): void {
     if (!this.data) return;
+    this.lay();
     const height = this.element.clientHeight || 400;
     const first = Math.max(0, Math.floor(this.element.scrollTop / ROW_HEIGHT) - OVERSCAN);
     const last = Math.min(this.rows.length, first + Math.ceil(height / ROW_HEIGHT) + 2 * OVERSCAN);
@@ -122,10 +139,64 @@ export class Table {
     setAttribute(this.element, "aria-activedescendant", active);
   }
 
-  private setWidths(pixels: number[]): void {
-    const columns = pixels.map((width, index) => (index ? `${width}px` : `minmax(${width}px, 1fr)`));
-    this.element.style.setProperty("--columns", columns.join(" "));
-    this.element.style.setProperty("--width", `${pixels.reduce((sum, width) => sum + width, 0)}px`);
+  /** Give the columns their places; where not all fit, the module's takes what the last whole one leaves over. */
+  private lay(): void {
+    const room = this.element.clientWidth;
+    const layout = [room, ...this.pixels, ...this.places].join();
+    if (layout !== this.layout) {
+      this.layout = layout;
+      const sum = this.pixels.reduce((all, width) => all + width, 0);
+      let whole = 0;
+      for (const at of this.places) {
+        if (whole + (this.pixels[at] ?? 0) > room) break;
+        whole += this.pixels[at] ?? 0;
+      }
+      const module = (this.pixels[0] ?? 0) + Math.max(0, room - whole);
+      const columns = this.places.map((at) => (at ? `${this.pixels[at]}px` : `${module}px`));
+      const { style } = this.element;
+      style.setProperty("--columns", columns.join(" "));
+      style.setProperty("--width", `${sum + module - (this.pixels[0] ?? 0)}px`);
+      style.setProperty("--module", `${module}px`);
+      this.place(this.heads);
+      for (const row of this.pool) this.place(row.cells);
+      this.lefts(module);
+    }
+    this.crop();
+  }
+
+  private lefts(module: number): void {
+    let left = 0;
+    for (const at of this.places) {
+      const right = left + (at ? (this.pixels[at] ?? 0) : module);
+      this.edges[at] = [left, right];
+      left = right;
+    }
+  }
+
+  private place(cells: readonly HTMLElement[]): void {
+    this.places.forEach((at, order) => {
+      (cells[at] as HTMLElement).style.order = String(order);
+    });
+  }
+
+  /** Hide columns of which only a part is in view: half a number reads as another one. */
+  private crop(): void {
+    const { scrollLeft, clientWidth } = this.element;
+    const module = this.edges[0]?.[1] ?? 0;
+    const last = Math.max(...this.edges.map(([, right]) => right));
+    this.edge.hidden = !clientWidth || last <= scrollLeft + clientWidth + 1;
+    const cut = new Set<number>();
+    this.edges.forEach(([left, right], at) => {
+      if (!at || !clientWidth) return;
+      if (left < scrollLeft + module - 1 || right > scrollLeft + clientWidth + 1) cut.add(at);
+    });
+    if (cut.size === this.cut.size && [...cut].every((at) => this.cut.has(at))) return;
+    this.cut = cut;
+    for (const cells of [this.heads, ...this.pool.map((row) => row.cells)]) this.veil(cells);
+  }
+
+  private veil(cells: readonly HTMLElement[]): void {
+    cells.forEach((cell, at) => cell.classList.toggle("cut", this.cut.has(at)));
   }
 
   private grow(size: number): void {
@@ -135,6 +206,8 @@ export class Table {
       );
       const element = h("div", { class: "row", role: "row", id: `row-${this.pool.length}` }, ...cells);
       const row: Row = { element, cells, site: -1, version: -1 };
+      this.place(cells);
+      this.veil(cells);
       element.addEventListener("click", () => this.events.select(row.site));
       this.pool.push(row);
       this.body.append(element);
@@ -192,7 +265,8 @@ export class Table {
   /** The heads are one stop of the tab key; the arrows move between them. */
   private headKey(event: KeyboardEvent, index: number): void {
     if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
-    const to = this.heads[index + (event.key === "ArrowLeft" ? -1 : 1)]?.firstElementChild;
+    const place = this.places.indexOf(index) + (event.key === "ArrowLeft" ? -1 : 1);
+    const to = this.heads[this.places[place] ?? -1]?.firstElementChild;
     if (!(to instanceof HTMLElement)) return;
     handled(event);
     (event.currentTarget as HTMLElement).tabIndex = -1;

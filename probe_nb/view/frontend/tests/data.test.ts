@@ -82,7 +82,7 @@ test("a site is found by name, whatever its number", () => {
 test("several models are told apart in the paths, one is not named", () => {
   assert.equal(data().sites.paths[4], "(root)");
   const two = new Sites([site({ model: "gen", module: "a" }), site({ model: "disc", module: "" })]);
-  assert.deepEqual(two.paths, ["gen.a", "disc"]);
+  assert.deepEqual(two.paths, ["gen: a", "disc: (root)"]);
 });
 
 test("a frame with fewer rows than sites leaves the rest absent, not healthy", () => {
