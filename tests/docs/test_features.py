@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from functools import cache
 from pathlib import Path
 
+import probe_nb
 from probe_nb.magics.extension import ProbeMagics
 from probe_nb.store.table import COLUMNS
 from probe_nb.terms import COUNTS, MODULE_ROLES, STATISTICS, STATUSES
 
 ROOT = Path(__file__).parents[2]
+PAGES = ["README.md", *(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
 TEST = re.compile(r"(tests/[\w/]+\.py)::(\w+)")
 
 
@@ -30,11 +33,13 @@ def functions(file: Path) -> set[str]:
 
 
 def test_every_test_that_a_page_names_exists():
-    pages = ["README.md", *(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
-    named = {found for page in pages for found in TEST.findall(read(page))}
+    named = {found for page in PAGES for found in TEST.findall(read(page))}
     assert named
-    missing = {f"{file}::{name}" for file, name in named if name not in functions(ROOT / file)}
-    assert missing == set()
+    tests = {
+        file: {name for name in functions(ROOT / file) if name.startswith("test_")}
+        for file, _ in named
+    }
+    assert {f"{file}::{name}" for file, name in named if name not in tests[file]} == set()
 
 
 def test_every_delivered_feature_names_a_test():
@@ -63,3 +68,16 @@ def test_every_column_status_and_role_is_explained():
         assert re.search(rf"^\|[^|]*`{word}`", statistics, re.MULTILINE), word
     for word in MODULE_ROLES:
         assert f"| `{word}` |" in glossary
+
+
+def test_every_public_name_and_option_is_explained():
+    """In the page of the magics, or where it is shown: nothing public has to be guessed."""
+    pages = "\n".join(read(page) for page in PAGES)
+    for name in set(probe_nb.__all__) - {"Run", "errors", "__version__"}:
+        assert f"probe.{name}" in pages, name
+    for name in {each for each in dir(probe_nb.Run) if not each.startswith("_")}:
+        assert f"`run.{name}" in read("docs/magics.md"), name
+    for option in inspect.signature(probe_nb.watch).parameters.keys() - {"model", "models"}:
+        assert re.search(rf"`(--)?{option.replace('_', '[-_]')}[=` ]", read("docs/magics.md")), (
+            option
+        )
