@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from probe_nb.analysis.firsts import First
 from probe_nb.analysis.tally import Tally
-from probe_nb.analysis.words import place, plural
+from probe_nb.analysis.words import module, place, plural
 from probe_nb.store.table import Arrays
 from probe_nb.terms import COUNTS, ROLES, STATISTICS
 
@@ -53,7 +53,15 @@ def birth(tally: Tally, first: First, name: str) -> str:
         inf = None
     if name == "NaN" and inf is not None and inf.before(first):
         parts.append(f"Inf came before it, at step {inf.step} in {place(tally, inf.site)}")
+    parts.append(_what(tally, first))
     return "; ".join(part for part in parts if part)
+
+
+def _what(tally: Tally, first: First) -> str:
+    """Say of which class the culprit's module is: its name may be a mere number."""
+    site = tally.columns.tables.sites.values[first.site]
+    name = module(site, several=tally.several_models)
+    return f"module {name} is of class {site.type}" if site.type else ""
 
 
 def _may_be_a_mask(tally: Tally, first: First) -> bool:

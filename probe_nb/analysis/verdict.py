@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from probe_nb.analysis import evidence, trends
 from probe_nb.analysis.alarms import HEADROOM, LIMITS
 from probe_nb.analysis.firsts import First
+from probe_nb.analysis.missed import missed
 from probe_nb.analysis.tally import Tally
 from probe_nb.analysis.words import number, place, plural, steps_of
 from probe_nb.store.columns import Columns
@@ -300,7 +301,7 @@ def _empty(info: RunInfo | None) -> Verdict:
         names = ", ".join(info.models) or "the model"
         return Verdict("empty", f"Nothing recorded yet: waiting for a forward of {names}")
     reasons: dict[str, int] = {}
-    for each in info.unobserved:
+    for each in missed(info):
         reason = each.get("reason", "")
         reasons[reason] = reasons.get(reason, 0) + 1
     listed = sorted(reasons.items(), key=lambda item: -item[1])[:3]

@@ -24,10 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probe_nb.analysis.alarms import LIMITS
+from probe_nb.analysis.missed import missed, watched
 from probe_nb.analysis.tally import Tally, cut
 from probe_nb.analysis.verdict import Judge, Verdict
 from probe_nb.store.columns import Columns
-from probe_nb.terms import COUNTS, STATISTICS, RunInfo
+from probe_nb.terms import COUNTS, STATISTICS, RunInfo, Site
 
 MAGIC: Final = 0x31424E50
 VERSION: Final = 1
@@ -35,6 +36,7 @@ COLUMNS: Final = (
     *("order", "step", "calls", "numel", *STATISTICS, *COUNTS),
     *("status", "badges", "first_bad_step"),
 )
+_OF_SITE: Final = ("model", "module", "type", "role", "direction", "leaf")
 _LISTED: Final = 100
 """Unobserved modules and notices that are sent; the rest is counted."""
 
@@ -51,6 +53,8 @@ class FrameBuilder:
         self.judge = Judge(self.tally)
         self.info = info
         self._lines: list[str] = []
+        self._begins: list[str] = []
+        self._ends: dict[tuple[int, ...], str] = {}
         self._keys: NDArray[np.int64] = np.empty((3, 0), np.int64)
 
     def update(self) -> tuple[str | None, str, bytes]:
@@ -78,23 +82,25 @@ class FrameBuilder:
         changed = np.append(
             (keys[:, :old] != self._keys).any(axis=0), np.ones(len(keys[0]) - old, bool)
         )
+        self._begins += [_begin(site) for site in tables.sites.values[old : len(keys[0])]]
         self._lines += [""] * (len(keys[0]) - old)
-        for row in np.flatnonzero(changed).tolist():
-            site, (dtype, shape, device) = tables.sites.values[row], keys[:, row].tolist()
-            line: dict[str, Any] = {
-                "model": site.model,
-                "module": site.module,
-                "type": site.type,
-                "role": site.role,
-                "direction": site.direction,
-                "leaf": site.leaf,
+        rows = np.flatnonzero(changed)
+        for row, key in zip(rows.tolist(), map(tuple, keys[:, rows].T.tolist()), strict=True):
+            self._lines[row] = f"{self._begins[row]},{self._end(key)}"
+        self._keys = keys
+        return bool(changed.any()) or not old
+
+    def _end(self, key: tuple[int, ...]) -> str:
+        """Return the end of a line: dtype, shape and device, which many sites share."""
+        if key not in self._ends:
+            (dtype, shape, device), tables = key, self.tally.columns.tables
+            about = {
                 "dtype": tables.dtypes.values[dtype] if dtype >= 0 else "",
                 "shape": list(tables.shapes.values[shape]) if shape >= 0 else [],
                 "device": tables.devices.values[device] if device >= 0 else "",
             }
-            self._lines[row] = json.dumps(line, separators=(",", ":"), allow_nan=False)
-        self._keys = keys
-        return bool(changed.any()) or not old
+            self._ends[key] = _compact(about)[1:]
+        return self._ends[key]
 
     # -- status ----------------------------------------------------------------------------------
 
@@ -121,6 +127,8 @@ class FrameBuilder:
             "records": tally.rows,
             "modules": len(tally.modules),
             # before the first forward nothing has been missed yet
+            "watched": watched(tally, info),
+            "missed": len(missed(info)),
             "unobserved": _unobserved(info) if tally.rows or info.ended != "open" else [],
             "notices": [str(each) for each in info.notices[:_LISTED]],
             "truncated": truncated,
@@ -128,7 +136,7 @@ class FrameBuilder:
             "spark": "absmax",
             "dtype_limits": {name: list(limits) for name, limits in LIMITS.items()},
         }
-        return json.dumps(status, separators=(",", ":"), allow_nan=False)
+        return _compact(status)
 
     # -- frame -----------------------------------------------------------------------------------
 
@@ -156,17 +164,27 @@ class FrameBuilder:
         )
 
 
+def _begin(site: Site) -> str:
+    """Return the part of a site's line that never changes."""
+    return _compact({name: getattr(site, name) for name in _OF_SITE})[:-1]
+
+
+def _compact(value: dict[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
 def title(info: RunInfo) -> str:
     """Return what was watched: `model · ConvNet`."""
     return ", ".join(f"{name} · {kind}" for name, kind in info.models.items()) or info.name
 
 
 def _unobserved(info: RunInfo) -> list[dict[str, str]]:
+    found = missed(info)
     listed = [
         {"module": str(each.get("module", "")), "reason": str(each.get("reason", ""))}
-        for each in info.unobserved[:_LISTED]
+        for each in found[:_LISTED]
     ]
-    left = len(info.unobserved) - len(listed)
+    left = len(found) - len(listed)
     if left > 0:
         listed.append({"module": "…", "reason": f"{left:,} more modules; see run.coverage()"})
     return listed

@@ -1,10 +1,11 @@
 """The report as a plain HTML table: no script, no style sheet, no colour is needed to read it.
 
 What survives on GitHub, in an untrusted notebook and in a mail is a bare table: so alignment is
-said by `align`, findings by a sign and a word, and histograms by unicode bars. Every text is
-escaped. The tags are those that the strictest of them leaves in place (`nbconvert --sanitize-html`
-shows others as text, a `<th>` outside its table), so a head cell is a bold cell with a role.
-Cells whose words belong together hold non-breaking spaces: JupyterLab overrules `nowrap`.
+said by `align`, and to the left by `style` too, which notebooks overrule; findings by a sign and a
+word, and histograms by unicode bars. Every text is escaped. The tags are those that the strictest
+of them leaves in place (`nbconvert --sanitize-html` shows others as text, a `<th>` outside its
+table), so a head cell is a bold cell with a role. Cells whose words belong together hold
+non-breaking spaces: JupyterLab overrules `nowrap`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
+from probe_nb.analysis.missed import missed, missed_of
 from probe_nb.analysis.words import plural, steps_of
 from probe_nb.terms import ROOT_LABEL
 from probe_nb.view.frame import FrameBuilder, title
@@ -32,12 +34,12 @@ _COLUMNS: Final = (
     ("Step", "right"),
     ("Shape", "left"),
     ("Not finite", "right"),
+    ("Magnitudes", "left"),
     ("Zeros", "right"),
     ("Min", "right"),
     ("Max", "right"),
     ("Mean", "right"),
     ("Std", "right"),
-    ("Magnitudes", "left"),
 )
 
 
@@ -72,7 +74,7 @@ def _table(builder: FrameBuilder) -> str:
     if not len(order):
         return ""
     head = "".join(
-        f'<td align="{align}" role="columnheader"><b>{name}</b></td>' for name, align in _COLUMNS
+        f'<td {_aligned(align)} role="columnheader"><b>{name}</b></td>' for name, align in _COLUMNS
     )
     body = "\n".join(_line(row) for row in rows_of(builder, order[:ROWS]))
     rows = f"<thead>\n<tr>{head}</tr>\n</thead>\n<tbody>\n{body}\n</tbody>"
@@ -91,18 +93,25 @@ def _table(builder: FrameBuilder) -> str:
 def _line(row: Row) -> str:
     cells = (
         _together(row.finding),
-        f"<code>{escape(row.module)}</code> {escape(row.type)}",
+        f"<code>{escape(row.module)}</code> <div>{escape(row.type)}</div>",
         _together(row.tensor),
         row.step,
         f"{escape(row.shape)} {escape(row.dtype)}",
         _together(row.not_finite),
-        *(escape(each) for each in (row.zeros, row.min, row.max, row.mean, row.std)),
         f"<code>{escape(row.bars)}</code>",
+        *(escape(each) for each in (row.zeros, row.min, row.max, row.mean, row.std)),
     )
     pairs = zip(cells, _COLUMNS, strict=True)
     return (
-        "<tr>" + "".join(f'<td align="{align}">{cell}</td>' for cell, (_, align) in pairs) + "</tr>"
+        "<tr>"
+        + "".join(f"<td {_aligned(align)}>{cell}</td>" for cell, (_, align) in pairs)
+        + "</tr>"
     )
+
+
+def _aligned(align: str) -> str:
+    """Say the alignment; notebooks align cells to the right, against the attribute alone."""
+    return f'align="{align}"' + (' style="text-align:left"' if align == "left" else "")
 
 
 def _together(text: str) -> str:
@@ -114,12 +123,13 @@ def _remarks(builder: FrameBuilder) -> list[str]:
     info = builder.info
     lines = [_div(summary_line(builder))]
     lines += [_div(f"! {notice}") for notice in info.notices[:ROWS]]
-    if info.unobserved:
-        items = [_unseen(each) for each in info.unobserved[:_UNSEEN]]
-        left = len(info.unobserved) - _UNSEEN
+    found = missed(info)
+    if found:
+        items = [_unseen(each) for each in found[:_UNSEEN]]
+        left = len(found) - _UNSEEN
         if left > 0:
             items.append(f"<li>{plural(left, 'more module')}: see run.coverage()</li>")
-        lines.append(_div(f"{plural(len(info.unobserved), 'module')} without a record:"))
+        lines.append(_div(f"{missed_of(builder.tally, info)}:"))
         lines.append(f"<ul>{''.join(items)}</ul>")
     return lines
 

@@ -58,7 +58,8 @@ class Row:
 def worst_first(builder: FrameBuilder) -> NDArray[np.intp]:
     """Return all recorded sites: the culprit, its inputs, the other alarms, then the rest.
 
-    Of the rest the outputs come first: they tell most. Equals stand in execution order.
+    Of the rest the outputs come first: they tell most. Non-finite rows stand in the order in
+    which they became so, equals of the rest in execution order.
     """
     tally, bits = builder.tally, builder.judge.badges()
     rank = np.where(tally.role == ROLES.index("output"), _OUTPUTS, _REST)
@@ -66,14 +67,17 @@ def worst_first(builder: FrameBuilder) -> NDArray[np.intp]:
         rank[(bits & bit) > 0] = place
     bad = (bits & (v.NAN | v.INF)) > 0
     rank[bad] = 2
-    rank[bad & ((bits & v.DOWNSTREAM) > 0)] = 3
     headline = builder.verdict().site
     if headline is not None and builder.verdict().kind in ("bad", "warn"):
         if tally.role[headline] == ROLES.index("output"):
             inputs = (tally.module == tally.module[headline]) & (tally.role == ROLES.index("input"))
             rank[inputs & (rank > 1)] = 1
         rank[headline] = 0
-    rows = np.lexsort((tally.latest["order"], rank))
+    first = tally.firsts["bad"]
+    known = bad & (first.step >= 0)
+    step = np.where(known, first.step, np.iinfo(np.int64).max)
+    order = np.where(known, first.order, tally.latest["order"])
+    rows = np.lexsort((order, step, rank))
     return rows[tally.latest["row"][rows] >= 0]
 
 

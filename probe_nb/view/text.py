@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Final
 
+from probe_nb.analysis.missed import missed_of
 from probe_nb.analysis.words import plural
 from probe_nb.view.frame import FrameBuilder
 from probe_nb.view.html import SIGNS, summary_line
@@ -38,10 +39,9 @@ def lines_of(builder: FrameBuilder) -> str:
     info = builder.info
     for notice in info.notices[:2]:
         lines += _wrapped(f"! {notice}", 2)
-    if info.unobserved:
-        lines.append(
-            f"{plural(len(info.unobserved), 'module')} without a record: see run.coverage()"
-        )
+    missing = missed_of(builder.tally, info)
+    if missing:
+        lines.append(f"{missing}: see run.coverage()")
     return "\n".join(lines)
 
 

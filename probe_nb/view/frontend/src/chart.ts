@@ -11,7 +11,8 @@ const HISTOGRAM_HEIGHT = 84;
 const CAP = 15;
 const AXIS_HEIGHT = 16;
 const LABEL_WIDTH = 30;
-const BAND_HEIGHT = 16;
+const BAND_HEIGHT = 19;
+const LEGEND_HEIGHT = 19;
 const TREND_HEIGHT = 56;
 
 /** The dtypes a reader may want to move to, and how they are called here. */
@@ -27,7 +28,8 @@ export function histogramChart(histogram: Histogram, limits: Record<string, Limi
   const parts = draw(histogram, where);
   const holds = histogram.positive.length + histogram.negative.length > 0;
   const bands = holds ? BANDS.filter(([dtype]) => limits[dtype]) : [];
-  const height = HISTOGRAM_HEIGHT + AXIS_HEIGHT + bands.length * BAND_HEIGHT;
+  const height = HISTOGRAM_HEIGHT + AXIS_HEIGHT + (bands.length ? LEGEND_HEIGHT : 0) + bands.length * BAND_HEIGHT;
+  const foot = HISTOGRAM_HEIGHT + AXIS_HEIGHT + LEGEND_HEIGHT;
   const path = (name: string, d: string): SVGElement => s("path", { class: name, d });
   return s(
     "svg",
@@ -37,8 +39,9 @@ export function histogramChart(histogram: Histogram, limits: Record<string, Limi
     path("zero", parts.zero),
     path("nonfinite", parts.nonfinite),
     ...axisLabels(where, histogram),
+    ...(bands.length ? [text(0, foot - 5, "bars: what other dtypes can hold", "start")] : []),
     ...bands.map(([dtype, name], index) =>
-      band(where, limits[dtype] as Limits, name, HISTOGRAM_HEIGHT + AXIS_HEIGHT + index * BAND_HEIGHT, histogram),
+      band(where, limits[dtype] as Limits, name, foot + index * BAND_HEIGHT, histogram),
     ),
   );
 }
@@ -81,7 +84,7 @@ function band(where: Geometry, limits: Limits, name: string, y: number, histogra
   const { under, over, total } = fit(histogram, limits);
   const lost = [over ? `${percent(over, total)} % over` : "", under ? `${percent(under, total)} % under` : ""];
   const verdict = lost.filter(Boolean).join(", ") || "fits";
-  const foot = y + BAND_HEIGHT - 2;
+  const foot = y + BAND_HEIGHT - 5;
   const line = (negative: boolean): SVGElement => {
     const from = where.x(negative ? high : low, negative);
     const to = where.x(negative ? low : high, negative) + where.binWidth;
@@ -92,8 +95,8 @@ function band(where: Geometry, limits: Limits, name: string, y: number, histogra
     {},
     s("title", {}, `${name}: largest value ${exact(limits[2])}, smallest ${power(limits[0])}`),
     ...(low > high ? [] : [line(true), line(false)]),
-    text(0, foot - 4, name, "start"),
-    text(WIDTH, foot - 4, verdict, "end", over ? "tick alarm" : "tick"),
+    text(0, foot - 5, name, "start"),
+    text(WIDTH, foot - 5, verdict, "end", over ? "tick alarm" : "tick"),
   );
 }
 

@@ -125,6 +125,8 @@ export function parseStatus(value: unknown): Status {
     steps: given.steps ?? 0,
     records: given.records ?? 0,
     modules: given.modules ?? 0,
+    watched: given.watched ?? 0,
+    missed: given.missed ?? 0,
     unobserved: given.unobserved ?? [],
     notices: given.notices ?? [],
     truncated: sentence(given.truncated),

@@ -33,9 +33,14 @@ export class Detail {
     const trend = trendChart(data.spark(row), status.spark);
     this.element.replaceChildren(
       h("div", { class: "who" }, ...this.who(data, row)),
-      figure("values", "log2 scale, √ counts", histogramChart(histogramOf(frame, row), limits(data, row))),
+      h(
+        "div",
+        { class: "charts" },
+        // the trend first: it is small, and what one looks for in a training
+        ...(frame.sparkLength ? [figure("trend", `${status.spark} over steps, log scale`, trend)] : []),
+        figure("values", "log2 scale, √ counts", histogramChart(histogramOf(frame, row), limits(data, row))),
+      ),
       h("div", { class: "numbers" }, statistics(data, row), counts(data, row)),
-      ...(frame.sparkLength ? [figure("trend", `${status.spark} over steps, log scale`, trend)] : []),
     );
     this.element.scrollTop = kept;
   }
@@ -43,8 +48,9 @@ export class Detail {
   private who(data: Data, row: number): HTMLElement[] {
     const site = data.site(row);
     const facts = [`${site.role} ${site.leaf}`.trim(), site.type, shape(site.shape), site.dtype, site.device];
+    const step = count(data.value("step", row));
     const when = [
-      count(data.value("step", row)) === ABSENT ? "" : `step ${count(data.value("step", row))}`,
+      step === ABSENT ? "" : `numbers of step ${step}`,
       data.value("calls", row) > 1 ? plural(data.value("calls", row), "call") : "",
       data.value("numel", row) >= 0 ? plural(data.value("numel", row), "element") : "",
     ];
@@ -83,11 +89,17 @@ function findings(data: Data, row: number): HTMLElement[] {
     return h("p", { class: "finding" }, mark, evidence(data, row, badge));
   });
   const more = [
-    ...(first >= 0 ? [`first non-finite at step ${count(first)}`] : []),
+    ...(first >= 0 ? [`first non-finite at step ${count(first)}${later(data, row, first)}`] : []),
     ...(data.inherited(row) ? ["inherited from an earlier module"] : []),
   ];
   if (more.length) notes.push(h("p", { class: "finding facts" }, more.join("; ")));
   return notes;
+}
+
+/** Where the numbers shown are not those of the first bad step: that they are not. */
+function later(data: Data, row: number, first: number): string {
+  const step = data.value("step", row);
+  return step > first ? ` (the numbers here are of step ${count(step)})` : "";
 }
 
 /** What speaks for a badge, in this row's own numbers where they say it best. */

@@ -41,6 +41,9 @@ export interface Status {
   steps: number;
   records: number;
   modules: number;
+  /** Modules that have a record, or could have had one; and how many of them were not called. */
+  watched: number;
+  missed: number;
   unobserved: { module: string; reason: string }[];
   notices: string[];
   truncated: string | null;

@@ -33,6 +33,8 @@ export function status(given: Partial<Status> = {}): Status {
     steps: 60,
     records: 100,
     modules: 9,
+    watched: 9,
+    missed: 0,
     unobserved: [],
     notices: [],
     truncated: null,
