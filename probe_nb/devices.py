@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +21,24 @@ def is_host(t: Tensor) -> bool:
 def has_float64(t: Tensor) -> bool:
     """Tell whether the device of `t` computes in float64: NPUs and Apple's GPUs do not."""
     return t.device.type not in ("npu", "mps")
+
+
+def capturing() -> bool:
+    """Tell whether operators are being recorded into a CUDA graph, where ours must not go."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def stream(t: Tensor) -> Any:
+    """Return the stream on which work on `t` is being queued, None where there are no streams."""
+    current = getattr(getattr(torch, t.device.type, None), "current_stream", None)
+    return None if current is None else current(t.device)
+
+
+def join(streams: Iterable[Any]) -> None:
+    """Have the current stream of each device wait for these."""
+    for each in streams:
+        if each is not None:
+            getattr(torch, each.device.type).current_stream(each.device).wait_stream(each)
 
 
 def private_format(t: Tensor) -> bool:

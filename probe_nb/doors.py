@@ -55,10 +55,18 @@ class Watch:
         """Give everything back; the user's exception goes on untouched."""
         if self._session is None:
             return
+        try:
+            self._close(self._session, error)
+        except BaseException:  # a Ctrl-C while closing: close for good, then let it through
+            self._session.close("interrupted")
+            raise
+
+    @staticmethod
+    def _close(session: Session, error: BaseException | None) -> None:
         if error is None:
-            self._session.close("finished")
+            session.close("finished")
         else:
-            self._session.close_after(error)
+            session.close_after(error)
 
 
 def _show(session: Session, *, live: bool | None) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probe_nb import devices
 from probe_nb.errors import notify
 from probe_nb.exponents import BINS
 from probe_nb.observe.calls import Call, Clock
@@ -181,6 +182,8 @@ class Recorder:
 
     def drain(self) -> None:
         """Bring all results to the host and append the rows that wait for them."""
+        if devices.capturing():  # a copy to the host would break the user's capture
+            return
         with self._lock:
             rows, self._rows = self._rows, []
             self._scale_at = None

@@ -181,6 +181,7 @@ class Run:
             raise SelectionError(f"`{stat}` is not a statistic.{near} Known: {', '.join(known)}.")
         rows = self._site_rows(module, role, leaf, model)
         joined = _joined(rows, stat)
+        joined = joined.astype("float64")  # NaN, a gap in a line, where a step has no number
         joined.name = f"{shown(module)} {role} {stat}"
         return joined
 

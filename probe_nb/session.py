@@ -13,7 +13,6 @@ import platform
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any, Final
 
 import torch
@@ -24,12 +23,18 @@ import probe_nb
 from probe_nb import devices
 from probe_nb.config import WatchConfig
 from probe_nb.errors import SessionStateError, notify
-from probe_nb.observe.attach import attach
+from probe_nb.observe.attach import Attachment
 from probe_nb.observe.calls import Clock
 from probe_nb.observe.gradients import Gradients
 from probe_nb.observe.modules import ModuleHooks
 from probe_nb.observe.optimizers import OptimizerHook, as_optimizers, as_scaler
-from probe_nb.observe.select import Watched, watched_modules
+from probe_nb.observe.select import (
+    Watched,
+    add_modules,
+    mark_selected,
+    own_parameters,
+    watched_modules,
+)
 from probe_nb.recorder import Recorder
 from probe_nb.run import Run
 from probe_nb.stats.kernels import cpu
@@ -93,7 +98,9 @@ class Session:
         )
         self.listeners: list[Callable[[], None]] = []
         self.closers: list[Callable[[], None]] = []
-        self._attached: ExitStack | None = None
+        stepped = OptimizerHook(self._optimizers, self._holds_watched, self._optimizer_stepped)
+        self._attachment = Attachment(self._modules, self._gradients, stepped)
+        self._attached: Attachment | None = None
         self._drained_at = time.monotonic()
 
     # -- lifetime -------------------------------------------------------------------------------
@@ -108,54 +115,42 @@ class Session:
                 if other.shares_modules_with(self):
                     other.close("restarted")
                     (restarted or _warn_restarted)(other.run)
-            self._attached = attach(
-                self._modules,
-                self._attach_optimizer,
-                self._attach_gradients,
-                self._attach_behind,
-                compiled=any(w.compiled for w in self._watched),
-            )
             cpu.warm()
+            attachment = self._attachment
             try:
+                attachment.attach(self._modules_alive())
+                self._attached = attachment
                 self.run.bind(self)
                 _open.append(self)
             except BaseException:  # Ctrl-C, of all moments, now
+                self._attached = attachment
                 self.close("interrupted")
                 raise
         return self
+
+    def _modules_alive(self) -> list[nn.Module]:
+        return [m for w in self._watched if w.selected and (m := w.module()) is not None]
 
     def shares_modules_with(self, other: Session) -> bool:
         """Tell whether both watch the same module."""
         theirs = [m for w in other._watched if (m := w.module()) is not None]
         return any((w := self._by_id.get(id(m))) is not None and w.module() is m for m in theirs)
 
-    def _attach_optimizer(self, stack: ExitStack) -> None:
-        hook = OptimizerHook(self._optimizers, self._holds_watched, self._optimizer_stepped)
-        stack.callback(hook.attach().remove)
-
-    def _attach_gradients(self, stack: ExitStack) -> None:
-        stack.callback(self._gradients.close)
-
-    def _attach_behind(self, stack: ExitStack) -> None:
-        stack.callback(self._modules.close)
-        chosen = [m for w in self._watched if w.selected and (m := w.module()) is not None]
-        self._modules.prepare(chosen)
-
     def close(self, reason: str) -> None:
         """Give everything back, then take in what was still waiting. Closing twice is harmless."""
         with _registry:
             if self._attached is None:
                 return
-            attached, self._attached = self._attached, None
+            self._attached.release(self._modules_alive())
+            self.run.info.ended = reason
+            self.run.bind(None)
             if self in _open:
                 _open.remove(self)
-        attached.close()
+            self._attached = None  # last: an interrupted close can be called again
         try:
             self._drain()
         finally:
             self._recorder.forget()
-            self.run.bind(None)
-            self.run.info.ended = reason
             self.run.info.versions["cpu_kernel"] = cpu.kernel_name()
             self._note_unobserved()
             self._by_id.clear()
@@ -192,11 +187,21 @@ class Session:
 
     def _step_begins(self) -> None:
         """Prepare the first root forward of a step: parameters are read before they are used."""
+        self._take_in_new_modules()
         for watched in self._watched:
             watched.begin_step()
-        chosen = [(w, m) for w in self._watched if w.selected and (m := w.module()) is not None]
         if self._clock.recording:
+            chosen = [(w, m) for w in self._watched if w.selected and (m := w.module()) is not None]
             self._observe_parameters(chosen)
+
+    def _take_in_new_modules(self) -> None:
+        """Watch what was put into a model since: a replaced head, an adapter."""
+        for root in [w for w in self._watched if w.is_root]:
+            model = root.module()
+            added = [] if model is None else add_modules(self._by_id, root.model, model)
+            mark_selected(added, self.config.select, must_match=False)
+            self._watched += added
+            self.run.info.modules += len(added)
 
     def _step_goes_on(self) -> None:
         """Take in what waits, now and then, where no optimizer or nobody ends a step."""
@@ -213,7 +218,7 @@ class Session:
         seen: set[int] = set()
         for watched, module in chosen:
             call = watched.parameters_call(self._clock)
-            for name, parameter in module.named_parameters(recurse=False):
+            for name, parameter in own_parameters(module).items():
                 if id(parameter) not in seen and not is_lazy(parameter):
                     seen.add(id(parameter))
                     self._recorder.tensor(call, ("param", name), parameter)
@@ -229,7 +234,7 @@ class Session:
 
     def _holds_watched(self, optimizer: torch.optim.Optimizer) -> bool:
         modules = [m for w in self._watched if (m := w.module()) is not None]
-        mine = {id(p) for m in modules for p in m.parameters(recurse=False)}
+        mine = {id(p) for m in modules for p in own_parameters(m).values()}
         return any(id(p) in mine for group in optimizer.param_groups for p in group["params"])
 
     # -- what is left ---------------------------------------------------------------------------
@@ -239,7 +244,9 @@ class Session:
             self._recorder.drain()
         except Exception as error:
             self._recorder.forget()
-            notify(f"probe_nb lost rows: {error!r}")
+            lost = f"rows of step {self._clock.last} were lost: {error!r}"
+            self.run.info.notices.append(lost)
+            notify(f"probe_nb: {lost}")
         self.run.info.steps = self._clock.steps
         self._drained_at = time.monotonic()
         self._note_unobserved()

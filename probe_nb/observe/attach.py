@@ -1,50 +1,83 @@
-"""Attaches every hook through one ExitStack, so that a failure half-way leaves none."""
+"""What of ours is on torch while a session is open, put there and taken away in one place.
+
+A Ctrl-C may come between any two instructions. So what is taken away is found by what it is, not
+by a list that the interrupt may have kept from being complete, and taking away can be repeated.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from contextlib import ExitStack
+from typing import Any
 
+from torch import nn
 from torch.nn.modules import module as torch_module
+from torch.optim import optimizer as torch_optimizer
 
+from probe_nb.observe.gradients import Gradients
 from probe_nb.observe.modules import ModuleHooks
+from probe_nb.observe.optimizers import OptimizerHook
+
+_TABLES = (
+    torch_module._global_forward_pre_hooks,
+    torch_module._global_forward_hooks,
+    torch_optimizer._global_optimizer_post_hooks,
+)
 
 
-def attach(modules: ModuleHooks, *others: Callable[[ExitStack], None], compiled: bool) -> ExitStack:
-    """Register the process-wide hooks, then let the others register theirs.
+class Attachment:
+    """The hooks of one session."""
 
-    Returns the stack that takes everything away again, in reverse order, when it is closed.
-    """
-    with ExitStack() as stack:
-        if compiled:
-            _quiet_about_global_hooks(stack)
-        for other in others:
-            other(stack)
-        before = torch_module.register_module_forward_pre_hook(modules.before)
-        stack.callback(before.remove)
-        after = torch_module.register_module_forward_hook(modules.after, always_call=True)
-        stack.callback(after.remove)
-        return stack.pop_all()
+    def __init__(
+        self, modules: ModuleHooks, gradients: Gradients, optimizer: OptimizerHook
+    ) -> None:
+        """Hold what is to be attached; nothing is attached before `attach`."""
+        self._modules = modules
+        self._gradients = gradients
+        self._optimizer = optimizer
+        self._filters: list[Any] = []
 
+    def attach(self, watched: list[nn.Module]) -> None:
+        """Register every hook; whatever stops it half-way, none is left."""
+        try:
+            self._quiet_about_global_hooks()
+            torch_optimizer.register_optimizer_step_post_hook(self._optimizer.after)
+            self._modules.prepare(watched)
+            torch_module.register_module_forward_pre_hook(self._modules.before)
+            torch_module.register_module_forward_hook(self._modules.after, always_call=True)
+        except BaseException:
+            self.release(watched)
+            raise
 
-def _quiet_about_global_hooks(stack: ExitStack) -> None:
-    """Keep one warning of torch's from the user while our hooks are there.
+    def release(self, watched: list[nn.Module]) -> None:
+        """Take everything away; may be repeated, and repeats itself after an interrupt."""
+        try:
+            self._release(watched)
+        except BaseException:
+            self._release(watched)
+            raise
 
-    Every call of a compiled module says that process-wide hooks fire once more for it. Ours do
-    not: the wrapper that torch.compile makes is not watched.
-    """
-    filters = warnings.filters
-    before = list(filters)
-    mine = f"(?#{id(stack)})"  # each session its own: equal filters would be merged
-    message = f"Using `torch.compile\\(module\\)` when there are{mine}"
-    warnings.filterwarnings("ignore", message=message)
-    added = [each for each in filters if each not in before]
-
-    def remove() -> None:
-        for each in added:
-            for lists in (filters, warnings.filters):  # two, inside a `catch_warnings`
+    def _release(self, watched: list[nn.Module]) -> None:
+        for table in _TABLES:
+            for key, hook in list(table.items()):
+                if getattr(hook, "__self__", None) in (self._modules, self._optimizer):
+                    table.pop(key, None)
+                    torch_module._global_forward_hooks_always_called.pop(key, None)
+        self._modules.close()
+        self._gradients.close(watched)
+        for lists in (*self._filters[:1], warnings.filters):  # two, inside a `catch_warnings`
+            for each in self._filters[1:]:
                 if each in lists:
-                    lists.remove(each)  # type: ignore[attr-defined]
+                    lists.remove(each)
 
-    stack.callback(remove)
+    def _quiet_about_global_hooks(self) -> None:
+        """Keep one warning of torch's from the user while our hooks are there.
+
+        Every call of a compiled module says that process-wide hooks fire once more for it. Ours
+        do not: the wrapper that torch.compile makes is not watched.
+        """
+        before = list(warnings.filters)
+        mine = f"(?#{id(self)})"  # each session its own: equal filters would be merged
+        message = f"Using `torch.compile\\(module\\)` when there are{mine}"
+        warnings.filterwarnings("ignore", message=message)
+        added = [each for each in warnings.filters if each not in before]
+        self._filters = [warnings.filters, *added]

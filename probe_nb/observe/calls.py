@@ -149,7 +149,7 @@ class OpenCalls(threading.local):
         for place in range(len(self.stack) - 1, -1, -1):
             if self.stack[place].watched is watched:
                 if self._unwinding != id(error):  # not on its way out of an inner module
-                    self._unwinding, self.raised = id(error), self.stack[place]
+                    self._unwinding, self.raised = id(error), self._innermost(place, error)
                 for call in self.stack[place:]:
                     call.entered = None
                 del self.stack[place:]
@@ -165,16 +165,31 @@ class OpenCalls(threading.local):
                 return call
         return None
 
+    def _innermost(self, place: int, error: BaseException | None) -> Call:
+        """Return the innermost call from `place` on that an exception came through.
+
+        A module whose own hook raised is not told of it, nor are we.
+        """
+        frames = _frames(error)
+        inner = [call for call in self.stack[place:] if call.frame in frames]
+        return inner[-1] if inner else self.stack[place]
+
     def where(self, error: BaseException) -> str | None:
         """Return the path of the module in which an exception was raised, if it was in one."""
-        frames = set()
-        traceback = error.__traceback__
-        while traceback is not None:
-            frames.add(id(traceback.tb_frame))
-            traceback = traceback.tb_next
+        frames = _frames(error)
         known = [self.raised] if self.raised is not None else []
         raised = [call for call in (*self.stack, *known) if call.frame in frames]
         return raised[-1].watched.path if raised else None
+
+
+def _frames(error: BaseException | None) -> set[int]:
+    """Return the identities of the frames that an exception has come through so far."""
+    frames = set()
+    traceback = None if error is None else error.__traceback__
+    while traceback is not None:
+        frames.add(id(traceback.tb_frame))
+        traceback = traceback.tb_next
+    return frames
 
 
 def _runs(frame: int, below: FrameType) -> bool:

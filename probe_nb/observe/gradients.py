@@ -20,7 +20,7 @@ from probe_nb.observe import graph
 from probe_nb.observe.calls import Call, Clock
 from probe_nb.observe.graph import Edge, Entered, Feeders, Input
 from probe_nb.observe.leaves import Leaf
-from probe_nb.observe.select import Watched
+from probe_nb.observe.select import Watched, own_parameters
 from probe_nb.observe.shares import (
     FeederHook,
     NoticeHook,
@@ -171,13 +171,21 @@ class Gradients:
     def watch_parameters(self, modules: Iterable[tuple[Watched, nn.Module]]) -> None:
         """Attach to every parameter that requires grad and is not attached to yet."""
         for watched, module in modules:
-            for name, parameter in module._parameters.items():
-                if parameter is None or not parameter.requires_grad or is_lazy(parameter):
+            for name, parameter in own_parameters(module).items():
+                if not parameter.requires_grad or is_lazy(parameter):
+                    continue
+                if type(parameter) is not nn.Parameter and hasattr(parameter, "_local_tensor"):
+                    self._owe_sharded(watched, name, parameter)
                     continue
                 handle = self._parameters.get(id(parameter))
                 if handle is None or handle.hooks_dict_ref() is None:
                     hook = ParameterHook(self, watched, name)
                     self._parameters[id(parameter)] = parameter.register_hook(hook)
+
+    def _owe_sharded(self, watched: Watched, name: str, parameter: Tensor) -> None:
+        """Say that the gradient of a sharded parameter (DTensor) is not read: no hook sees it."""
+        call = watched.parameters_call(self._clock)
+        self._sink.absent(call, ("param_grad", name), Facts.of(parameter), "unsupported")
 
     # -- backward side: what the hooks report ---------------------------------------------------
 
@@ -229,15 +237,25 @@ class Gradients:
         self._handles = [h for h in self._handles if _alive(h)]
         self._fresh.forget()
 
-    def close(self) -> None:
+    def close(self, watched: Iterable[nn.Module]) -> None:
         """Remove every hook, also from graphs that are still waiting for their backward."""
         noticing = () if self._notice is None else (self._notice,)
         for handle in (*self._handles, *self._parameters.values(), *noticing):
             handle.remove()
+        for module in watched:
+            for parameter in own_parameters(module).values():
+                self._clear(parameter)
         self._handles.clear()
         self._leaves.clear()
         self._parameters.clear()
         self._fresh.forget()
+
+    def _clear(self, parameter: Tensor) -> None:
+        """Take a hook away whose handle an interrupt kept from us."""
+        hooks = parameter._backward_hooks or {}
+        for key, hook in list(hooks.items()):
+            if isinstance(hook, ParameterHook) and hook.reports_to(self):
+                hooks.pop(key, None)
 
 
 def _alive(handle: RemovableHandle) -> bool:

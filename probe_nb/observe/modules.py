@@ -55,47 +55,57 @@ class ModuleHooks:
         self._behind: dict[tuple[int, bool], Behind] = {}
         self.open = OpenCalls()
 
-    # torch calls these four. They hold the only `except` between us and the user's model.
+    # torch calls these four. They hold the only `except` between us and the user's model, and the
+    # only guard that keeps the user's function modes and tensor classes from seeing what we read.
 
     def before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Forward pre hook of every module in the process."""
-        if torch.compiler.is_compiling() or (watched := self._watched.get(id(module))) is None:
+        if torch.compiler.is_compiling() or (watched := self._find(module)) is None:
             return
         try:
             if not module._forward_pre_hooks or not self._waits(module, pre=True):
                 frame = sys._getframe(1)
-                self._before(watched, module, args, _kwargs(frame), frame)
-        except Exception as error:
+                with torch._C.DisableTorchFunction():
+                    self._before(watched, module, args, _kwargs(frame), frame)
+        except Exception as error:  # a fault of ours is never the user's
             self._sink.fault(watched, "forward", error)
 
     def after(self, module: nn.Module, _: tuple[Any, ...], output: Any) -> None:
         """Forward hook of every module in the process."""
-        if torch.compiler.is_compiling() or (watched := self._watched.get(id(module))) is None:
+        if torch.compiler.is_compiling() or (watched := self._find(module)) is None:
             return
         try:
             frame = sys._getframe(1)
             if frame.f_code.co_name == "_call_impl":  # torch is passing an exception on
                 self.open.unwound(watched, sys.exc_info()[1])
             elif not module._forward_hooks or not self._waits(module, pre=False):
-                self._after(frame, output)
-        except Exception as error:
+                with torch._C.DisableTorchFunction():
+                    self._after(frame, output)
+        except Exception as error:  # a fault of ours is never the user's
             self._sink.fault(watched, "forward", error)
 
     def _before_behind(self, module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> None:
-        if torch.compiler.is_compiling() or (watched := self._watched.get(id(module))) is None:
+        if torch.compiler.is_compiling() or (watched := self._find(module)) is None:
             return
         try:
-            self._before(watched, module, args, kwargs, sys._getframe(2))
-        except Exception as error:
+            with torch._C.DisableTorchFunction():
+                self._before(watched, module, args, kwargs, sys._getframe(2))
+        except Exception as error:  # a fault of ours is never the user's
             self._sink.fault(watched, "forward", error)
 
     def _after_behind(self, module: nn.Module, _: tuple[Any, ...], output: Any) -> None:
-        if torch.compiler.is_compiling() or (watched := self._watched.get(id(module))) is None:
+        if torch.compiler.is_compiling() or (watched := self._find(module)) is None:
             return
         try:
-            self._after(sys._getframe(2), output)
-        except Exception as error:
+            with torch._C.DisableTorchFunction():
+                self._after(sys._getframe(2), output)
+        except Exception as error:  # a fault of ours is never the user's
             self._sink.fault(watched, "forward", error)
+
+    def _find(self, module: nn.Module) -> Watched | None:
+        """Return what is known of a module that is watched, not of a later one at its address."""
+        watched = self._watched.get(id(module))
+        return watched if watched is not None and watched.module() is module else None
 
     # -- hooks behind a module's own ------------------------------------------------------------
 
@@ -136,7 +146,7 @@ class ModuleHooks:
     def _before(
         self, watched: Watched, module: nn.Module, args: Any, kwargs: Any, frame: FrameType
     ) -> None:
-        if watched.module() is not module or torch._C._get_tracing_state() is not None:
+        if torch._C._get_tracing_state() is not None:
             return
         clock = self._clock
         recompute = torch._C._current_graph_task_id() != -1

@@ -6,10 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils.hooks import RemovableHandle
 
-from probe_nb.errors import ConfigError
+from probe_nb.errors import ConfigError, notify
 
 
 def as_optimizers(value: Any) -> tuple[torch.optim.Optimizer, ...]:
@@ -66,16 +64,14 @@ class OptimizerHook:
         self._is_watched = is_watched
         self._stepped = stepped
 
-    def attach(self) -> RemovableHandle:
-        """Register the process-wide hook."""
-        return register_optimizer_step_post_hook(self._after)
-
-    def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if self._last is not None:
-            if optimizer is self._last:
+    def after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Run as torch's process-wide hook after any optimizer's step."""
+        try:
+            last = self._last
+            if optimizer is last or (last is None and self._is_watched(optimizer)):
                 self._stepped()
-        elif self._is_watched(optimizer):
-            self._stepped()
+        except Exception as error:  # a fault of ours is never the user's
+            notify(f"probe_nb could not tell whether a step ended: {error!r}")
 
 
 class ScalerWatch:

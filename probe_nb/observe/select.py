@@ -62,6 +62,11 @@ class Watched:
         return self.parameters
 
 
+def own_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters of a module itself, whatever its class makes of `parameters()`."""
+    return {name: p for name, p in module._parameters.items() if p is not None}
+
+
 def as_models(model: Any, named: Mapping[str, Any]) -> dict[str, nn.Module]:
     """Give every model a name: the keyword, the key, the place in the list, or `model`.
 
@@ -107,18 +112,25 @@ def watched_modules(models: Mapping[str, nn.Module], select: Sequence[str]) -> l
     """
     by_id: dict[int, Watched] = {}
     for name, model in models.items():
-        for path, module, compiled in _walk(model, ""):
-            known = by_id.get(id(module))
-            if known is not None:
-                known.aliases.append(path)
-            else:
-                ref, cls, is_root = weakref.ref(module), type(module), path == ""
-                by_id[id(module)] = Watched(
-                    ref, name, path, cls, is_root, selected=True, compiled=compiled
-                )
+        add_modules(by_id, name, model)
     found = list(by_id.values())
-    _mark_selected(found, select)
+    mark_selected(found, select)
     return found
+
+
+def add_modules(by_id: dict[int, Watched], name: str, model: nn.Module) -> list[Watched]:
+    """Add the modules of a model that are not known yet, and return them."""
+    added = []
+    for path, module, compiled in _walk(model, ""):
+        known = by_id.get(id(module))
+        if known is None or known.module() is not module:
+            ref, cls, is_root = weakref.ref(module), type(module), path == ""
+            watched = Watched(ref, name, path, cls, is_root, selected=True, compiled=compiled)
+            by_id[id(module)] = watched
+            added.append(watched)
+        elif path != known.path and path not in known.aliases:
+            known.aliases.append(path)
+    return added
 
 
 def _walk(
@@ -139,7 +151,7 @@ def _walk(
             yield from _walk(child, f"{path}.{name}" if path else name, inside, compiled=compiled)
 
 
-def _mark_selected(found: list[Watched], select: Sequence[str]) -> None:
+def mark_selected(found: list[Watched], select: Sequence[str], *, must_match: bool = True) -> None:
     """Apply the patterns in order: `layers.*`, `type:Linear`, and `!pattern` to take out again."""
     if not select:
         return
@@ -150,7 +162,7 @@ def _mark_selected(found: list[Watched], select: Sequence[str]) -> None:
         plain = pattern.removeprefix("!")
         hits = [w for w in found if _matches(w, plain)]
         hits = hits or [w for w in found if _matches_named(w, plain)]
-        if not hits:
+        if not hits and must_match:
             raise SelectionError(_no_match(pattern, found))
         for watched in hits:
             watched.selected = plain == pattern

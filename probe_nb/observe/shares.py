@@ -55,13 +55,17 @@ class OutputHook(_Hook):
     def __call__(self, g: Tensor) -> None:
         """Run before the node that made the output."""
         try:
-            if self._through:
-                self._receiver.passed_through(self._call, self._leaf, g)
-            else:
-                where: Where = ("grad_output", self._leaf)
-                self._receiver.arrived(self._call, where, g, graph.task())
+            with torch._C.DisableTorchFunction():
+                self._report(g)
         except Exception as error:
             self._receiver.fault(self._call.watched, error)
+
+    def _report(self, g: Tensor) -> None:
+        if self._through:
+            self._receiver.passed_through(self._call, self._leaf, g)
+        else:
+            where: Where = ("grad_output", self._leaf)
+            self._receiver.arrived(self._call, where, g, graph.task())
 
 
 class NoticeHook(_Hook):
@@ -87,10 +91,15 @@ class ParameterHook(_Hook):
         """Remember the module and the parameter's name in it."""
         self._receiver, self._watched, self._name = receiver, watched, name
 
+    def reports_to(self, receiver: Receiver) -> bool:
+        """Tell whose hook this is."""
+        return self._receiver is receiver
+
     def __call__(self, g: Tensor) -> None:
         """Run before the gradient is accumulated."""
         try:
-            self._receiver.parameter_arrived(self._watched, self._name, g)
+            with torch._C.DisableTorchFunction():
+                self._receiver.parameter_arrived(self._watched, self._name, g)
         except Exception as error:
             self._receiver.fault(self._watched, error)
 
@@ -114,10 +123,10 @@ class Share:
     def add(self, parts: list[Tensor]) -> None:
         """Take what one node sends, in one backward."""
         task = graph.task()
-        with self._lock, torch.no_grad():
+        with self._lock:
             count, total = self._sums.pop(task, (0, None))
             for part in parts:
-                total = part if total is None else total + part
+                total = part.detach() if total is None else total + part.detach()
             if count + 1 < self._nodes:
                 self._sums[task] = (count + 1, total)
         if count + 1 == self._nodes:
@@ -154,7 +163,8 @@ class FeederHook(_Hook):
         """Run after the node."""
         for share, places in self._shares:
             try:
-                share.add([g for place in places if (g := inputs[place]) is not None])
+                with torch._C.DisableTorchFunction():
+                    share.add([g for place in places if (g := inputs[place]) is not None])
             except Exception as error:  # noqa: PERF203 - a fault of ours is never the user's
                 share.fault(error)
 
@@ -171,11 +181,11 @@ class SliceHook(_Hook):
     def __call__(self, inputs: tuple[Tensor | None, ...], _: object) -> None:
         """Run after the node that copies the view into its base."""
         try:
-            self._share.add([] if inputs[0] is None else [self._cut(inputs[0])])
+            with torch._C.DisableTorchFunction():
+                self._share.add([] if inputs[0] is None else [self._cut(inputs[0])])
         except Exception as error:
             self._share.fault(error)
 
     def _cut(self, g: Tensor) -> Tensor:
         size, stride, offset = self._geometry
-        with torch.no_grad():
-            return g.as_strided(size, stride, g.storage_offset() + offset)
+        return g.detach().as_strided(size, stride, g.storage_offset() + offset)

@@ -5,11 +5,11 @@ Results wait here until the drain, on the device where they were computed.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Hashable
-from contextlib import ExitStack
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -96,6 +96,7 @@ class Reducer:
     reduce_once: bool = True
     _results: list[_Result | _OnDevice] = field(default_factory=list)
     _waiting: dict[torch.device, list[Tensor]] = field(default_factory=dict)
+    _streams: set[Any] = field(default_factory=set)
     _known: dict[Hashable, tuple[StorageWeakRef, int]] = field(default_factory=dict)
     _scratch: host.Scratch = field(default_factory=host.Scratch)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -106,17 +107,25 @@ class Reducer:
         `once` is the caller's word that the tensor may be looked up by its storage: an
         activation or a gradient, not a parameter or a buffer.
         """
-        with _aside():
-            t, zeros, status = _measurable(t)
-            if status != "ok":
-                return Seen(NONE, status, reused=False)
-            key, storage = self._key(t, zeros) if once and self.reduce_once else (None, None)
-            if key is not None and (found := self._known.get(key)) is not None:
-                return Seen(found[1], "ok", reused=True)
-            result = self._reduce(t, zeros)
-            if key is not None and storage is not None:
-                self._known[key] = (storage, result)
-            return Seen(result, "ok", reused=False)
+        # Guards of torch's own, entered by `with` itself: a Ctrl-C cannot come between. Grad mode
+        # is left alone: everything is computed from a detached tensor.
+        with torch._C.DisableTorchFunction():
+            if _modes_on():
+                with _modes_off():
+                    return self._see(t, once=once)
+            return self._see(t, once=once)
+
+    def _see(self, t: Tensor, *, once: bool) -> Seen:
+        t, zeros, status = _measurable(t)
+        if status != "ok":
+            return Seen(NONE, status, reused=False)
+        key, storage = self._key(t, zeros) if once and self.reduce_once else (None, None)
+        if key is not None and (found := self._known.get(key)) is not None:
+            return Seen(found[1], "ok", reused=True)
+        result = self._reduce(t, zeros)
+        if key is not None and storage is not None:
+            self._known[key] = (storage, result)
+        return Seen(result, "ok", reused=False)
 
     def _key(self, t: Tensor, zeros: int) -> tuple[Hashable, StorageWeakRef | None]:
         """Name a tensor by its storage object, kept from being mistaken by a weak reference.
@@ -140,6 +149,7 @@ class Reducer:
                 waiting = self._waiting.setdefault(t.device, [])
                 outcome = _OnDevice(t.device, len(waiting), rows, zeros)
                 waiting += rows.words
+                self._streams.add(devices.stream(t))
         with self._lock:
             self._results.append(outcome)
             return len(self._results) - 1
@@ -164,9 +174,11 @@ class Reducer:
         with self._lock:
             results, self._results = self._results, []
             waiting, self._waiting = self._waiting, {}
+            streams, self._streams = self._streams, set()
             self._known.clear()
         errors = []
-        with _aside():
+        with torch._C.DisableTorchFunction(), _modes_off():
+            devices.join(streams)
             for device, rows in waiting.items():
                 mine = [r for r in results if isinstance(r, _OnDevice) and r.device == device]
                 try:
@@ -222,6 +234,8 @@ def _obstacle(t: Tensor) -> Status:
         return "meta"
     if t.numel() == 0:
         return "empty"
+    if t.device.type == "cuda" and devices.capturing():
+        return "unsupported"
     return "private_format" if devices.private_format(t) else "ok"
 
 
@@ -275,31 +289,19 @@ def _unwrapped(t: Tensor) -> tuple[Tensor, Status]:
     return t, "ok"
 
 
-class _aside:  # noqa: N801 - used as a keyword would be
-    """Compute beside the user's work: no graph, no overrides, no modes, no transforms.
+@contextlib.contextmanager
+def _modes_off() -> Iterator[None]:
+    """Compute beside the user's dispatch modes and function transforms."""
+    with contextlib.ExitStack() as stack:
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            stack.enter_context(temporarily_clear_interpreter_stack())
+        if torch._C._len_torch_dispatch_stack():
+            stack.enter_context(_disable_current_modes())
+        yield
 
-    A class and not a generator: it is entered for every tensor.
-    """
 
-    __slots__ = ("_functions", "_grad", "_rest")
-
-    def __enter__(self) -> None:
-        self._grad = torch.is_grad_enabled()
-        self._functions = torch._C.DisableTorchFunction()
-        self._rest: ExitStack | None = None
-        self._functions.__enter__()
-        torch._C._set_grad_enabled(False)
-        modes = torch._C._len_torch_dispatch_stack()
-        transforms = torch._C._functorch.peek_interpreter_stack() is not None
-        if modes or transforms:
-            self._rest = ExitStack()
-            if transforms:
-                self._rest.enter_context(temporarily_clear_interpreter_stack())
-            if modes:
-                self._rest.enter_context(_disable_current_modes())
-
-    def __exit__(self, *error: object) -> None:
-        if self._rest is not None:
-            self._rest.close()
-        torch._C._set_grad_enabled(self._grad)
-        self._functions.__exit__(None, None, None)
+def _modes_on() -> bool:
+    """Tell whether there is a mode or a transform to step aside from."""
+    if torch._C._len_torch_dispatch_stack():
+        return True
+    return torch._C._functorch.peek_interpreter_stack() is not None

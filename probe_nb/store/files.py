@@ -6,7 +6,9 @@ an interrupted write leaves the old file whole.
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import operator
 import os
 import secrets
 from pathlib import Path
@@ -17,13 +19,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from probe_nb.errors import RunFormatError
+from probe_nb.exponents import BINS
 from probe_nb.store.columns import HISTOGRAM, Columns
-from probe_nb.store.table import DTYPES, Arrays, Tables, to_frame
+from probe_nb.store.table import ABSENT, DTYPES, Arrays, Tables, to_frame
 from probe_nb.terms import DIRECTIONS, ROLES, STATUSES, RunInfo, Site
 
 FORMAT: Final = "probe_nb run"
 VERSION: Final = 1
 _KEY: Final = b"probe_nb"
+_TYPES: Final[dict[str, Any]] = {
+    "name": str,
+    "created": str,
+    "models": dict,
+    "modules": int,
+    "config": dict,
+    "versions": dict,
+    "devices": list,
+    "rank": (int, type(None)),
+    "ended": str,
+    "steps": int,
+    "notices": list,
+    "unobserved": list,
+}
 _TEXT: Final = ("model", "module", "type", "api", "direction", "role", "leaf")
 
 
@@ -37,7 +54,7 @@ def save(path: str | os.PathLike[str], columns: Columns, info: RunInfo) -> Path:
     aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         with aside.open("xb") as file:
-            pq.write_table(table, file, compression="zstd")
+            pq.write_table(table, file, compression="zstd", write_page_checksum=True)
             file.flush()
             os.fsync(file.fileno())
         aside.replace(target)
@@ -61,6 +78,17 @@ def _table(columns: Columns, info: RunInfo) -> pa.Table:
     return table.replace_schema_metadata({_KEY: json.dumps(about, allow_nan=False).encode()})
 
 
+_DAMAGE: Final = (
+    pa.ArrowException,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    TypeError,
+    ValueError,
+)
+
+
 def load(path: str | os.PathLike[str]) -> tuple[Columns, RunInfo]:
     """Read what `save` wrote.
 
@@ -73,23 +101,40 @@ def load(path: str | os.PathLike[str]) -> tuple[Columns, RunInfo]:
         raise FileNotFoundError(f"There is no file `{source}`.")
     about = _about(source)
     try:
-        table = pq.read_table(source)
-        return _columns(table), RunInfo(**about["info"])
-    except (pa.ArrowException, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
+        table = pq.read_table(source, page_checksum_verification=True)
+        return _columns(table), _info(about["info"])
+    except _DAMAGE as error:
         raise RunFormatError(f"Cannot read the run `{source}`: it is damaged ({error}).") from error
+
+
+def _info(found: Any) -> RunInfo:
+    """Return the description of a run, every field of the type that it has."""
+    info = RunInfo(**found)
+    for field in dataclasses.fields(RunInfo):
+        value, wanted = getattr(info, field.name), _TYPES[field.name]
+        if not isinstance(value, wanted) or isinstance(value, bool):
+            raise TypeError(f"`{field.name}` is {type(value).__name__}")
+    texts = [*info.notices, *info.devices, *info.models, *info.models.values()]
+    for module in info.unobserved:
+        texts += [module["model"], module["module"], module["type"], module["reason"]]
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("a text is not a text")
+    return info
 
 
 def _about(source: Path) -> dict[str, Any]:
     """Return the description inside the file, or say why it is not a run that can be read."""
     try:
         metadata = pq.read_schema(source).metadata or {}
-        about: dict[str, Any] = json.loads(metadata[_KEY])
-    except (pa.ArrowException, KeyError, ValueError, OSError) as error:
+        about = json.loads(metadata[_KEY])
+    except (pa.ArrowException, KeyError, OSError, RecursionError, ValueError) as error:
         raise RunFormatError(
             f"`{source}` is not a saved run; give a file that `run.save(path)` wrote."
         ) from error
-    if about.get("format") != FORMAT or not isinstance(about.get("version"), int):
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise RunFormatError(f"`{source}` is not a saved run of probe_nb.")
+    if not isinstance(about.get("version"), int):
+        raise RunFormatError(f"`{source}` does not say of which version it is.")
     if about["version"] > VERSION:
         raise RunFormatError(
             f"`{source}` is a run of format {about['version']}, this probe_nb reads up to "
@@ -100,34 +145,40 @@ def _about(source: Path) -> dict[str, Any]:
 
 def _columns(table: pa.Table) -> Columns:
     tables = Tables()
-    block: Arrays = {}
-    text = {name: _strings(table, name) for name in _TEXT}
-    codes = np.empty(table.num_rows, np.int32)
-    for row, values in enumerate(zip(*text.values(), strict=True)):
-        site = Site(**dict(zip(_TEXT, values, strict=True)))
-        codes[row] = tables.sites.code(_known(site))
-    block["site"] = codes
-    block["dtype"] = np.array([tables.dtypes.code(v) for v in _strings(table, "dtype")])
-    block["device"] = np.array([tables.devices.code(v) for v in _strings(table, "device")])
-    shapes = {text: tuple(json.loads(text)) for text in dict.fromkeys(_strings(table, "shape"))}
-    block["shape"] = np.array([tables.shapes.code(shapes[v]) for v in _strings(table, "shape")])
-    block["checksum"] = np.array(
-        [-1 if v is None else tables.checksums.code(v) for v in _strings(table, "checksum")]
-    )
-    place = {status: code for code, status in enumerate(STATUSES)}
-    block["status"] = np.array([place[v] for v in _strings(table, "status")])
-    for name in (*DTYPES, "training"):
+    block: Arrays = {"site": _sites(table, tables)}
+    for name, interned in (("dtype", tables.dtypes), ("device", tables.devices)):
+        codes, labels = _text(table, name)
+        block[name] = np.array([interned.code(label) for label in labels], np.int64)[codes]
+    codes, labels = _text(table, "shape")
+    shapes = [tuple(operator.index(n) for n in json.loads(label)) for label in labels]
+    block["shape"] = np.array([tables.shapes.code(shape) for shape in shapes], np.int64)[codes]
+    codes, labels = _text(table, "checksum", absent=True)
+    sums = [tables.checksums.code(label) for label in labels]
+    block["checksum"] = np.array([*sums, ABSENT], np.int64)[codes]
+    codes, labels = _text(table, "status")
+    block["status"] = np.array([STATUSES.index(label) for label in labels], np.int64)[codes]
+    for name in DTYPES:
         if name not in block:
             block[name] = _numbers(table, name)
-    for name in ("hist_bins", "hist_counts"):
-        column = table.column(name).combine_chunks()
-        block[name] = np.asarray(column.flatten())
-        sizes = column.value_lengths()
-    block["hist_size"] = np.asarray(sizes).astype(np.uint16)
-    block = {n: v.astype(DTYPES[n], copy=False) if n in DTYPES else v for n, v in block.items()}
+    block |= _histograms(table)
     columns = Columns(tables)
+    block = {n: v.astype(DTYPES[n], copy=False) if n in DTYPES else v for n, v in block.items()}
     columns.append({name: block[name] for name in (*DTYPES, *HISTOGRAM)})
     return columns
+
+
+def _sites(table: pa.Table, tables: Tables) -> np.ndarray:
+    """Return the site code of each row; only the combinations that occur are looked at."""
+    parts = [_text(table, name) for name in _TEXT]
+    key = np.zeros(table.num_rows, np.int64)
+    for codes, labels in parts:  # one mixed number per row
+        key = np.unique(key * max(len(labels), 1) + codes, return_inverse=True)[1]
+    _, rows, place = np.unique(key, return_index=True, return_inverse=True)
+    found = np.empty(len(rows), np.int64)
+    for number in np.argsort(rows):  # in the order in which they occur, as they were recorded
+        values = (labels[codes[rows[number]]] for codes, labels in parts)
+        found[number] = tables.sites.code(_known(Site(*values)))
+    return found[place]
 
 
 def _known(site: Site) -> Site:
@@ -136,16 +187,45 @@ def _known(site: Site) -> Site:
     return site
 
 
-def _strings(table: pa.Table, name: str) -> list[Any]:
-    return table.column(name).to_pylist()  # type: ignore[no-any-return]
+def _text(table: pa.Table, name: str, *, absent: bool = False) -> tuple[np.ndarray, list[str]]:
+    """Return a column of text as codes and labels; where allowed, -1 for no text."""
+    column = table.column(name).combine_chunks()
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    labels = column.dictionary.to_pylist()
+    if not all(isinstance(label, str) for label in labels):
+        raise TypeError(f"`{name}` is not text")
+    if column.null_count and not absent:
+        raise ValueError(f"`{name}` has rows without text")
+    codes = column.indices.fill_null(ABSENT).to_numpy(zero_copy_only=False)
+    return codes.astype(np.int64), labels
 
 
 def _numbers(table: pa.Table, name: str) -> Any:
-    dtype = DTYPES[name]
-    absent = np.nan if np.issubdtype(dtype, np.floating) else -1
-    column = table.column(name)
-    if column.null_count == 0:
-        return column.to_numpy().astype(dtype)
-    values = column.combine_chunks()
-    filled = values.cast(pa.float64()) if values.type == pa.bool_() else values
-    return filled.fill_null(absent).to_numpy(zero_copy_only=False).astype(dtype)
+    """Return a column of numbers; one that does not fit its type is an error."""
+    dtype = np.dtype(DTYPES[name])
+    column = table.column(name).combine_chunks()
+    if name == "training":
+        column = column.cast(pa.int8())
+    if dtype.kind == "b":
+        return column.cast(pa.bool_()).to_numpy(zero_copy_only=False)
+    absent = np.nan if dtype.kind == "f" else ABSENT
+    return column.cast(pa.from_numpy_dtype(dtype)).fill_null(absent).to_numpy(zero_copy_only=False)
+
+
+def _histograms(table: pa.Table) -> Arrays:
+    found: Arrays = {}
+    for name, kind in (("hist_bins", pa.uint16()), ("hist_counts", pa.int64())):
+        column = table.column(name).combine_chunks()
+        sizes = column.value_lengths().to_numpy(zero_copy_only=False)
+        values = column.flatten().cast(kind).to_numpy(zero_copy_only=False)
+        if len(sizes) != table.num_rows or len(values) != sizes.sum():
+            raise ValueError(f"`{name}` does not fit its rows")
+        if "hist_size" in found and not np.array_equal(found["hist_size"], sizes):
+            raise ValueError("bins and counts of a histogram differ in number")
+        found["hist_size"], found[name] = sizes.astype(np.uint16), values
+    if (found["hist_bins"] >= BINS).any():
+        raise ValueError("a bin of a histogram does not exist")
+    if found["hist_counts"].max(initial=0) < 2**32:
+        found["hist_counts"] = found["hist_counts"].astype(np.uint32)
+    return found
