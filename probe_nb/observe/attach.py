@@ -35,6 +35,7 @@ class Attachment:
         self._gradients = gradients
         self._optimizer = optimizer
         self._filters: list[Any] = []
+        self._mark = f"(?#{id(self)})"  # each session its own filter: equal ones would be merged
 
     def attach(self, watched: list[nn.Module]) -> None:
         """Register every hook; whatever stops it half-way, none is left."""
@@ -60,14 +61,14 @@ class Attachment:
         for table in _TABLES:
             for key, hook in list(table.items()):
                 if getattr(hook, "__self__", None) in (self._modules, self._optimizer):
-                    table.pop(key, None)
                     torch_module._global_forward_hooks_always_called.pop(key, None)
+                    table.pop(key, None)  # last: until then the hook is found again
         self._modules.close()
         self._gradients.close(watched)
-        for lists in (*self._filters[:1], warnings.filters):  # two, inside a `catch_warnings`
-            for each in self._filters[1:]:
-                if each in lists:
-                    lists.remove(each)
+        for filters in (*self._filters, warnings.filters):  # two lists, in a `catch_warnings`
+            for each in list(filters):
+                if getattr(each[1], "pattern", "").endswith(self._mark):
+                    filters.remove(each)
 
     def _quiet_about_global_hooks(self) -> None:
         """Keep one warning of torch's from the user while our hooks are there.
@@ -75,9 +76,6 @@ class Attachment:
         Every call of a compiled module says that process-wide hooks fire once more for it. Ours
         do not: the wrapper that torch.compile makes is not watched.
         """
-        before = list(warnings.filters)
-        mine = f"(?#{id(self)})"  # each session its own: equal filters would be merged
-        message = f"Using `torch.compile\\(module\\)` when there are{mine}"
+        self._filters = [warnings.filters]
+        message = f"Using `torch.compile\\(module\\)` when there are{self._mark}"
         warnings.filterwarnings("ignore", message=message)
-        added = [each for each in warnings.filters if each not in before]
-        self._filters = [warnings.filters, *added]
