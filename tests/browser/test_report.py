@@ -79,3 +79,29 @@ def test_no_name_runs_as_a_script(show):
     expect(page.get_by_role("grid")).to_be_visible()
     page.wait_for_timeout(300)
     assert page.title() == "fine"
+
+
+SHOWN_IN_PART = """grid => {
+    const { left, right } = grid.getBoundingClientRect();
+    const heads = [...grid.querySelectorAll("[role=columnheader]:not(.cut)")];
+    const module = heads[0].getBoundingClientRect().right;
+    return heads.slice(1).map(e => [e.className, e.getBoundingClientRect()]).filter(([, at]) =>
+        (at.left < module - 1 && at.right > left) || at.right > right + 1).map(([name]) => name);
+}"""
+
+
+@pytest.mark.parametrize("width", [780, 1000, 1130, 1300, 1700])
+def test_no_number_is_shown_in_part(show, width):
+    page = show(hundred_layers(bad=50))
+    page.set_viewport_size({"width": width, "height": 900})
+    grid = page.get_by_role("grid")
+    for scrolled in (0, 37, 150):
+        grid.evaluate(f"grid => grid.scrollLeft = {scrolled}")
+        page.wait_for_timeout(100)
+        assert grid.evaluate(SHOWN_IN_PART) == []
+    grid.evaluate("grid => grid.scrollLeft = 0")
+    page.wait_for_timeout(100)
+    shown = grid.locator("[role=columnheader]:not(.cut)").all_inner_texts()
+    assert {"nan", "inf", "mean"} <= {text.split()[0] for text in shown}
+    at = {name: grid.locator(f".head .{name}").bounding_box()["x"] for name in ("nan", "mean")}
+    assert at["nan"] < at["mean"]
