@@ -19,7 +19,7 @@ from tests.browser.harness import Notebook, open_page, serve
 
 ROOT = Path(__file__).parents[2]
 WATCHING = "with probe.watch("
-WIDTH, HEIGHT = 1200, 900
+WIDTH, HEIGHT = 1200, 1100
 
 
 def take(target: Path, *, dark: bool) -> None:
