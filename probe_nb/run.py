@@ -5,9 +5,8 @@ A run needs no torch: one that was loaded from a file is as good as one just rec
 
 from __future__ import annotations
 
-import fnmatch
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -18,6 +17,7 @@ from probe_nb.errors import SelectionError, SessionStateError, closest
 from probe_nb.exponents import Histogram
 from probe_nb.store import files
 from probe_nb.store.columns import Columns
+from probe_nb.store.filters import chosen_numbers, joined, matching
 from probe_nb.store.table import to_frame
 from probe_nb.terms import COUNTS, ROLES, STATISTICS, RunInfo, shown
 
@@ -142,9 +142,9 @@ class Run:
                 continue
             column = frame[name]
             if isinstance(column.dtype, pd.CategoricalDtype):
-                keep &= column.isin(_matching(name, wanted, list(column.cat.categories)))
+                keep &= column.isin(matching(name, wanted, list(column.cat.categories)))
             else:
-                keep &= _numbers(column, wanted)
+                keep &= chosen_numbers(column, wanted)
         return frame[keep]
 
     def history(
@@ -180,10 +180,10 @@ class Run:
             near = closest(stat, known)
             raise SelectionError(f"`{stat}` is not a statistic.{near} Known: {', '.join(known)}.")
         rows = self._site_rows(module, role, leaf, model)
-        joined = _joined(rows, stat)
-        joined = joined.astype("float64")  # NaN, a gap in a line, where a step has no number
-        joined.name = f"{shown(module)} {role} {stat}"
-        return joined
+        line = joined(rows, stat)
+        line = line.astype("float64")  # NaN, a gap in a line, where a step has no number
+        line.name = f"{shown(module)} {role} {stat}"
+        return line
 
     def histogram(
         self,
@@ -291,49 +291,3 @@ def load(path: str | os.PathLike[str]) -> Run:
 def save(run: Run, path: str | os.PathLike[str]) -> Path:
     """Write a run to one file; the same as `run.save(path)`."""
     return run.save(path)
-
-
-def _matching(name: str, wanted: str | Sequence[str], known: list[str]) -> list[str]:
-    """Return the known values that the patterns match; each pattern must match something."""
-    patterns = [wanted] if isinstance(wanted, str) else list(wanted)
-    found: list[str] = []
-    for pattern in patterns:
-        exact = "" if name == "module" and pattern == shown("") else pattern
-        hits = [exact] if exact in known else fnmatch.filter(known, exact)
-        if not hits:
-            raise SelectionError(
-                f"No {name} matches `{pattern}`.{closest(exact, known)} "
-                f"This run has {len(known)} of them."
-            )
-        found += hits
-    return found
-
-
-def _numbers(column: pd.Series, wanted: Any) -> Any:
-    """Tell which numbers are the wanted one, or among several, in a range or in a slice."""
-    values = column.to_numpy(dtype=np.int64, na_value=-1)
-    there = values >= 0
-    if isinstance(wanted, slice):
-        wanted = range(*wanted.indices(int(values.max(initial=-1)) + 1))
-    if isinstance(wanted, range):
-        low, high = min(wanted, default=0), max(wanted, default=-1)
-        inside = (values >= low) & (values <= high) & ((values - low) % abs(wanted.step) == 0)
-        return there & inside
-    if isinstance(wanted, (int, np.integer)) or wanted is pd.NA:
-        return there & (values == (-1 if wanted is pd.NA else wanted))
-    return there & np.isin(values, list(wanted))
-
-
-def _joined(rows: pd.DataFrame, stat: str) -> pd.Series:
-    by_step = rows.groupby("step")[stat]
-    if stat == "min":
-        return by_step.min()
-    if stat in ("max", "absmax", "l2"):
-        return by_step.max()
-    if stat in COUNTS:
-        return by_step.sum(min_count=1)
-    there = rows[rows[stat].notna()]
-    weight = there["numel"].astype("Float64")
-    total = (there[stat] * weight).groupby(there["step"]).sum()
-    joined = total / weight.groupby(there["step"]).sum()
-    return joined.reindex(by_step.size().index)  # a step without numbers is a gap
