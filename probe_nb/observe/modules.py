@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from probe_nb.observe.aside import aside
 from probe_nb.observe.behind import Behind
 from probe_nb.observe.calls import Call, Clock, OpenCalls
 from probe_nb.observe.gradients import Gradients
@@ -65,7 +66,7 @@ class ModuleHooks:
         try:
             if not module._forward_pre_hooks or not self._waits(module, pre=True):
                 frame = sys._getframe(1)
-                with torch._C.DisableTorchFunction():
+                with aside():
                     self._before(watched, module, args, _kwargs(frame), frame)
         except Exception as error:  # a fault of ours is never the user's
             self._sink.fault(watched, "forward", error)
@@ -79,7 +80,7 @@ class ModuleHooks:
             if frame.f_code.co_name == "_call_impl":  # torch is passing an exception on
                 self.open.unwound(watched, sys.exc_info()[1])
             elif not module._forward_hooks or not self._waits(module, pre=False):
-                with torch._C.DisableTorchFunction():
+                with aside():
                     self._after(frame, output)
         except Exception as error:  # a fault of ours is never the user's
             self._sink.fault(watched, "forward", error)
@@ -88,7 +89,7 @@ class ModuleHooks:
         if torch.compiler.is_compiling() or (watched := self._find(module)) is None:
             return
         try:
-            with torch._C.DisableTorchFunction():
+            with aside():
                 self._before(watched, module, args, kwargs, sys._getframe(2))
         except Exception as error:  # a fault of ours is never the user's
             self._sink.fault(watched, "forward", error)
@@ -97,7 +98,7 @@ class ModuleHooks:
         if torch.compiler.is_compiling() or (watched := self._find(module)) is None:
             return
         try:
-            with torch._C.DisableTorchFunction():
+            with aside():
                 self._after(sys._getframe(2), output)
         except Exception as error:  # a fault of ours is never the user's
             self._sink.fault(watched, "forward", error)

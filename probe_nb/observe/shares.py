@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from probe_nb.observe import graph
+from probe_nb.observe.aside import aside
 from probe_nb.observe.calls import Call
 from probe_nb.observe.select import Watched
 from probe_nb.observe.sink import Where
@@ -55,7 +56,7 @@ class OutputHook(_Hook):
     def __call__(self, g: Tensor) -> None:
         """Run before the node that made the output."""
         try:
-            with torch._C.DisableTorchFunction():
+            with aside():
                 self._report(g)
         except Exception as error:
             self._receiver.fault(self._call.watched, error)
@@ -98,7 +99,7 @@ class ParameterHook(_Hook):
     def __call__(self, g: Tensor) -> None:
         """Run before the gradient is accumulated."""
         try:
-            with torch._C.DisableTorchFunction():
+            with aside():
                 self._receiver.parameter_arrived(self._watched, self._name, g)
         except Exception as error:
             self._receiver.fault(self._watched, error)
@@ -163,7 +164,7 @@ class FeederHook(_Hook):
         """Run after the node."""
         for share, places in self._shares:
             try:
-                with torch._C.DisableTorchFunction():
+                with aside():
                     share.add([g for place in places if (g := inputs[place]) is not None])
             except Exception as error:  # noqa: PERF203 - a fault of ours is never the user's
                 share.fault(error)
@@ -181,7 +182,7 @@ class SliceHook(_Hook):
     def __call__(self, inputs: tuple[Tensor | None, ...], _: object) -> None:
         """Run after the node that copies the view into its base."""
         try:
-            with torch._C.DisableTorchFunction():
+            with aside():
                 self._share.add([] if inputs[0] is None else [self._cut(inputs[0])])
         except Exception as error:
             self._share.fault(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import probe_nb as probe
 from probe_nb.errors import RunFormatError, SelectionError
@@ -79,6 +81,29 @@ def test_a_function_mode_of_the_users_sees_only_the_users_calls():
         else:
             with Mode():
                 model(x).sum().backward()
+        return seen
+
+    assert calls(watched=True) == calls(watched=False)
+
+
+def test_a_dispatch_mode_of_the_users_sees_only_the_users_operators():
+    def calls(watched):
+        seen = []
+
+        class Mode(TorchDispatchMode):
+            def __torch_dispatch__(self, func, _, args=(), kwargs=None):
+                seen.append(str(func))
+                return func(*args, **(kwargs or {}))
+
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True), nn.Flatten())
+        x = torch.ones(1, 2, requires_grad=True)
+        with contextlib.ExitStack() as stack:
+            if watched:
+                stack.enter_context(probe.watch(model))
+            stack.enter_context(Mode())
+            y = model(x)
+            (y.sum() + x.sum()).backward()
         return seen
 
     assert calls(watched=True) == calls(watched=False)
