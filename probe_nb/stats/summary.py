@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses import FakeTensor
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import _disable_current_modes
 
 from probe_nb import devices
@@ -97,7 +96,8 @@ class Reducer:
     _results: list[_Result | _OnDevice] = field(default_factory=list)
     _waiting: dict[torch.device, list[Tensor]] = field(default_factory=dict)
     _streams: set[Any] = field(default_factory=set)
-    _known: dict[Hashable, tuple[StorageWeakRef, int]] = field(default_factory=dict)
+    _known: dict[Hashable, int] = field(default_factory=dict)
+    _references: list[int] = field(default_factory=list)
     _scratch: host.Scratch = field(default_factory=host.Scratch)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -119,25 +119,28 @@ class Reducer:
         t, zeros, status = _measurable(t)
         if status != "ok":
             return Seen(NONE, status, reused=False)
-        key, storage = self._key(t, zeros) if once and self.reduce_once else (None, None)
-        if key is not None and (found := self._known.get(key)) is not None:
-            return Seen(found[1], "ok", reused=True)
-        result = self._reduce(t, zeros)
-        if key is not None and storage is not None:
-            self._known[key] = (storage, result)
+        key = self._key(t, zeros) if once and self.reduce_once else None
+        if key is None:
+            return Seen(self._reduce(t, zeros), "ok", reused=False)
+        found = self._known.get(key)
+        if found is not None:
+            return Seen(found, "ok", reused=True)
+        result = self._known[key] = self._reduce(t, zeros)
         return Seen(result, "ok", reused=False)
 
-    def _key(self, t: Tensor, zeros: int) -> tuple[Hashable, StorageWeakRef | None]:
+    def _key(self, t: Tensor, zeros: int) -> Hashable:
         """Name a tensor by its storage object, kept from being mistaken by a weak reference.
 
         While the reference is held, no other storage can have the same identity; an address
-        alone would be reused within a step.
+        alone would be reused within a step. The references are torch's own numbers, freed in
+        `forget`: an object with a finaliser for each could swallow a Ctrl-C.
         """
         if t.is_inference() or t.layout != torch.strided:
-            return None, None
-        storage = StorageWeakRef(t.untyped_storage())
+            return None
+        reference: Any = t.untyped_storage()._weak_ref()  # a number, whatever the stubs say
+        self._references.append(reference)
         place = (t.storage_offset(), t.shape, t.stride(), t.dtype, t.is_conj(), t.is_neg())
-        return (storage.cdata, t._version, zeros, *place), storage
+        return (reference, t._version, zeros, *place)
 
     def _reduce(self, t: Tensor, zeros: int) -> int:
         outcome: _Result | _OnDevice
@@ -165,6 +168,9 @@ class Reducer:
     def forget(self) -> None:
         """Begin a new step: nothing counts as seen any more."""
         self._known.clear()
+        references, self._references = self._references, []
+        while references:
+            torch.UntypedStorage._free_weak_ref(references.pop())
 
     def drain(self) -> tuple[Drained, list[str]]:
         """Copy everything to the host, one copy per device, and start empty.
@@ -175,7 +181,7 @@ class Reducer:
             results, self._results = self._results, []
             waiting, self._waiting = self._waiting, {}
             streams, self._streams = self._streams, set()
-            self._known.clear()
+            self.forget()
         errors = []
         with torch._C.DisableTorchFunction(), _modes_off():
             devices.join(streams)
