@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import datetime as dt
 import platform
-import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -46,7 +45,6 @@ _WAITING: Final = 10_000
 """Seconds, or rows, after which a long step is taken in between two of its root forwards."""
 
 _open: list[Session] = []
-_registry = threading.RLock()
 
 
 def sessions() -> tuple[Session, ...]:
@@ -110,22 +108,21 @@ class Session:
 
         `restarted` is told of each run that ended so; None warns the user.
         """
-        with _registry:
-            for other in sessions():
-                if other.shares_modules_with(self):
-                    other.close("restarted")
-                    (restarted or _warn_restarted)(other.run)
-            cpu.warm()
-            attachment = self._attachment
-            try:
-                attachment.attach(self._modules_alive())
-                self._attached = attachment
-                self.run.bind(self)
-                _open.append(self)
-            except BaseException:  # Ctrl-C, of all moments, now
-                self._attached = attachment
-                self.close("interrupted")
-                raise
+        for other in sessions():
+            if other.shares_modules_with(self):
+                other.close("restarted")
+                (restarted or _warn_restarted)(other.run)
+        cpu.warm()
+        attachment = self._attachment
+        try:
+            attachment.attach(self._modules_alive())
+            self._attached = attachment
+            self.run.bind(self)
+            _open.append(self)
+        except BaseException:  # Ctrl-C, of all moments, now
+            self._attached = attachment
+            self.close("interrupted")
+            raise
         return self
 
     def _modules_alive(self) -> list[nn.Module]:
@@ -137,16 +134,17 @@ class Session:
         return any((w := self._by_id.get(id(m))) is not None and w.module() is m for m in theirs)
 
     def close(self, reason: str) -> None:
-        """Give everything back, then take in what was still waiting. Closing twice is harmless."""
-        with _registry:
-            if self._attached is None:
-                return
-            self._attached.release(self._modules_alive())
-            self.run.info.ended = reason
-            self.run.bind(None)
-            if self in _open:
-                _open.remove(self)
-            self._attached = None  # last: an interrupted close can be called again
+        """Give everything back, then take in what was still waiting. Closing twice is harmless.
+
+        There is no lock that an interrupt could leave shut: each act can be repeated.
+        """
+        if self._attached is None:
+            return
+        self._attached.release(self._modules_alive())
+        self.run.info.ended = reason
+        self.run.bind(None)
+        _open[:] = [session for session in _open if session is not self]
+        self._attached = None  # last: an interrupted close can be called again
         try:
             self._drain()
         finally:
