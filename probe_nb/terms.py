@@ -6,7 +6,7 @@ The meaning of each word is in `docs/glossary.md`.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 Direction = Literal["forward", "backward", "optimizer"]
 Role = Literal[
@@ -34,18 +34,8 @@ Status = Literal[
     "failed",
 ]
 
-DIRECTIONS: Final[tuple[Direction, ...]] = ("forward", "backward", "optimizer")
-ROLES: Final[tuple[Role, ...]] = (
-    "input",
-    "output",
-    "param",
-    "buffer",
-    "grad_output",
-    "grad_input",
-    "param_grad",
-    "update",
-    "state",
-)
+DIRECTIONS: Final[tuple[Direction, ...]] = get_args(Direction)
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
 MODULE_ROLES: Final[tuple[Role, ...]] = (
     "input",
     "output",
@@ -56,19 +46,7 @@ MODULE_ROLES: Final[tuple[Role, ...]] = (
 )
 """What a module-level session can record today."""
 
-STATUSES: Final[tuple[Status, ...]] = (
-    "ok",
-    "empty",
-    "no_finite",
-    "meta",
-    "unsupported",
-    "passthrough",
-    "stale_view",
-    "skipped_budget",
-    "private_format",
-    "vmapped",
-    "failed",
-)
+STATUSES: Final[tuple[Status, ...]] = get_args(Status)
 STATUS_CODE: Final[dict[Status, int]] = {status: code for code, status in enumerate(STATUSES)}
 
 STATISTICS: Final = ("min", "max", "mean", "std", "l2", "absmax")
