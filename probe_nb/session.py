@@ -24,9 +24,11 @@ from probe_nb.config import WatchConfig
 from probe_nb.errors import SessionStateError, notify
 from probe_nb.observe.attach import Attachment
 from probe_nb.observe.calls import Clock
+from probe_nb.observe.coverage import unobserved
 from probe_nb.observe.gradients import Gradients
 from probe_nb.observe.modules import ModuleHooks
 from probe_nb.observe.optimizers import OptimizerHook, as_optimizers, as_scaler
+from probe_nb.observe.parameters import Parameters
 from probe_nb.observe.select import (
     Watched,
     add_modules,
@@ -84,6 +86,7 @@ class Session:
         )
         roles = frozenset(options.roles)
         self._gradients = Gradients(self._clock, self._recorder, roles)
+        self._parameters = Parameters(self._clock, self._recorder)
         self._modules = ModuleHooks(
             self._by_id,
             self._clock,
@@ -97,7 +100,7 @@ class Session:
         self.listeners: list[Callable[[], None]] = []
         self.closers: list[Callable[[], None]] = []
         stepped = OptimizerHook(self._optimizers, self._holds_watched, self._optimizer_stepped)
-        self._attachment = Attachment(self._modules, self._gradients, stepped)
+        self._attachment = Attachment(self._modules, self._gradients, self._parameters, stepped)
         self._attached: Attachment | None = None
         self._drained_at = time.monotonic()
 
@@ -210,7 +213,7 @@ class Session:
     def _observe_parameters(self, chosen: list[tuple[Watched, nn.Module]]) -> None:
         """Record parameters, each once, and hook those that require grad."""
         if "param_grad" in self.config.roles:
-            self._gradients.watch_parameters(chosen)
+            self._parameters.watch(chosen)
         if "param" not in self.config.roles:
             return
         seen: set[int] = set()
@@ -261,26 +264,11 @@ class Session:
             notify(f"A live view was switched off: {error}")
 
     def _note_unobserved(self) -> None:
-        """List the modules that left no row, with the reason."""
-        self.run.info.unobserved = [
-            {"model": w.model, "module": w.path, "type": w.type, "reason": _reason(w)}
-            for w in self._watched
-            if not (w.selected and w.seen)
-        ]
+        self.run.info.unobserved = unobserved(self._watched)
 
 
 def _warn_restarted(_: Run) -> None:
     notify("This model was already watched; the earlier session was stopped.")
-
-
-def _reason(watched: Watched) -> str:
-    if not watched.selected:
-        return "not selected"
-    if watched.called:
-        return "called only in steps that were not asked for"
-    if watched.compiled:
-        return "runs as compiled code, which stays compiled; watch the model it was compiled from"
-    return "never called (or called only through .forward(), or inside fused or compiled code)"
 
 
 def stop(run: Run | None = None) -> Run | None:

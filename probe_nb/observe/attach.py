@@ -16,6 +16,7 @@ from torch.optim import optimizer as torch_optimizer
 from probe_nb.observe.gradients import Gradients
 from probe_nb.observe.modules import ModuleHooks
 from probe_nb.observe.optimizers import OptimizerHook
+from probe_nb.observe.parameters import Parameters
 
 _TABLES = (
     torch_module._global_forward_pre_hooks,
@@ -28,11 +29,16 @@ class Attachment:
     """The hooks of one session."""
 
     def __init__(
-        self, modules: ModuleHooks, gradients: Gradients, optimizer: OptimizerHook
+        self,
+        modules: ModuleHooks,
+        gradients: Gradients,
+        parameters: Parameters,
+        optimizer: OptimizerHook,
     ) -> None:
         """Hold what is to be attached; nothing is attached before `attach`."""
         self._modules = modules
         self._gradients = gradients
+        self._parameters = parameters
         self._optimizer = optimizer
         self._filters: list[Any] = []
         self._mark = f"(?#{id(self)})"  # each session its own filter: equal ones would be merged
@@ -64,7 +70,8 @@ class Attachment:
                     torch_module._global_forward_hooks_always_called.pop(key, None)
                     table.pop(key, None)  # last: until then the hook is found again
         self._modules.close()
-        self._gradients.close(watched)
+        self._gradients.close()
+        self._parameters.close(watched)
         for filters in (*self._filters, warnings.filters):  # two lists, in a `catch_warnings`
             for each in list(filters):
                 if getattr(each[1], "pattern", "").endswith(self._mark):

@@ -1,4 +1,4 @@
-"""grad_output, grad_input and param_grad, without touching the graph.
+"""grad_output and grad_input, without touching the graph.
 
 A grad_output is read by a hook on the output tensor. A grad_input, the share that this module
 alone sends back, is read from the nodes between its outputs and the edges its inputs came in on.
@@ -9,23 +9,20 @@ See docs/decisions/0001-capture.md for what may be asked of a tensor and what ma
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
+from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from probe_nb.observe import graph
 from probe_nb.observe.calls import Call, Clock
 from probe_nb.observe.graph import Edge, Entered, Feeders, Input
 from probe_nb.observe.leaves import Leaf
-from probe_nb.observe.select import Watched, own_parameters
+from probe_nb.observe.select import Watched
 from probe_nb.observe.shares import (
     FeederHook,
     NoticeHook,
     OutputHook,
-    ParameterHook,
     Share,
     SliceHook,
 )
@@ -57,7 +54,6 @@ class Gradients:
         self.reads = self._outputs or self._inputs
         self._handles: list[RemovableHandle] = []
         self._leaves: dict[tuple[int, Watched, str], RemovableHandle] = {}
-        self._parameters: dict[int, RemovableHandle] = {}
         self._notice: RemovableHandle | None = None
         self._fresh = FreshViews()
 
@@ -166,27 +162,6 @@ class Gradients:
                 self._notice = t.register_hook(NoticeHook(self))
                 return
 
-    # -- parameters ---------------------------------------------------------------------------
-
-    def watch_parameters(self, modules: Iterable[tuple[Watched, nn.Module]]) -> None:
-        """Attach to every parameter that requires grad and is not attached to yet."""
-        for watched, module in modules:
-            for name, parameter in own_parameters(module).items():
-                if not parameter.requires_grad or is_lazy(parameter):
-                    continue
-                if type(parameter) is not nn.Parameter and hasattr(parameter, "_local_tensor"):
-                    self._owe_sharded(watched, name, parameter)
-                    continue
-                handle = self._parameters.get(id(parameter))
-                if handle is None or handle.hooks_dict_ref() is None:
-                    hook = ParameterHook(self, watched, name)
-                    self._parameters[id(parameter)] = parameter.register_hook(hook)
-
-    def _owe_sharded(self, watched: Watched, name: str, parameter: Tensor) -> None:
-        """Say that the gradient of a sharded parameter (DTensor) is not read: no hook sees it."""
-        call = watched.parameters_call(self._clock)
-        self._sink.absent(call, ("param_grad", name), Facts.of(parameter), "unsupported")
-
     # -- backward side: what the hooks report ---------------------------------------------------
 
     def arrived(self, call: Call, where: Where, g: Tensor | None, task: int) -> None:
@@ -210,13 +185,6 @@ class Gradients:
         if call.owed:
             self._pay(call, number)
 
-    def parameter_arrived(self, watched: Watched, name: str, g: Tensor) -> None:
-        """Hand over what this backward adds to a parameter's gradient."""
-        self._clock.backward_ran()
-        if self._clock.recording:
-            call = watched.parameters_call(self._clock)
-            self._sink.tensor(call, ("param_grad", name), g, call.backward(graph.task()))
-
     def fault(self, watched: Watched, error: Exception) -> None:
         """Report an error of our own inside a backward hook."""
         self._sink.fault(watched, "backward", error)
@@ -237,25 +205,14 @@ class Gradients:
         self._handles = [h for h in self._handles if _alive(h)]
         self._fresh.forget()
 
-    def close(self, watched: Iterable[nn.Module]) -> None:
+    def close(self) -> None:
         """Remove every hook, also from graphs that are still waiting for their backward."""
         noticing = () if self._notice is None else (self._notice,)
-        for handle in (*self._handles, *self._parameters.values(), *noticing):
+        for handle in (*self._handles, *noticing):
             handle.remove()
-        for module in watched:
-            for parameter in own_parameters(module).values():
-                self._clear(parameter)
         self._handles.clear()
         self._leaves.clear()
-        self._parameters.clear()
         self._fresh.forget()
-
-    def _clear(self, parameter: Tensor) -> None:
-        """Take a hook away whose handle an interrupt kept from us."""
-        hooks = parameter._backward_hooks or {}
-        for key, hook in list(hooks.items()):
-            if isinstance(hook, ParameterHook) and hook.reports_to(self):
-                hooks.pop(key, None)
 
 
 def _alive(handle: RemovableHandle) -> bool:

@@ -30,21 +30,18 @@ class Receiver(Protocol):
     def passed_through(self, call: Call, leaf: str, g: Tensor) -> None:
         """Take the gradient of an output that is an input."""
 
-    def parameter_arrived(self, watched: Watched, name: str, g: Tensor) -> None:
-        """Take what this backward adds to a parameter's gradient."""
-
     def fault(self, watched: Watched, error: Exception) -> None:
         """Take an error of our own."""
 
 
-class _Hook:
+class Hook:
     """A hook on a tensor or node. The mark below keeps `torch.save` of a tensor quiet."""
 
     __slots__ = ()
     __torch_unserializable__ = True
 
 
-class OutputHook(_Hook):
+class OutputHook(Hook):
     """Reads the gradient that arrives at an output."""
 
     __slots__ = ("_call", "_leaf", "_receiver", "_through")
@@ -69,7 +66,7 @@ class OutputHook(_Hook):
             self._receiver.arrived(self._call, where, g, graph.task())
 
 
-class NoticeHook(_Hook):
+class NoticeHook(Hook):
     """Learns that a backward runs, and nothing of it."""
 
     __slots__ = ("_receiver",)
@@ -81,28 +78,6 @@ class NoticeHook(_Hook):
     def __call__(self, _: Tensor) -> None:
         """Run in the backward."""
         self._receiver.backward_ran()
-
-
-class ParameterHook(_Hook):
-    """Reads what a backward adds to a parameter's gradient."""
-
-    __slots__ = ("_name", "_receiver", "_watched")
-
-    def __init__(self, receiver: Receiver, watched: Watched, name: str) -> None:
-        """Remember the module and the parameter's name in it."""
-        self._receiver, self._watched, self._name = receiver, watched, name
-
-    def reports_to(self, receiver: Receiver) -> bool:
-        """Tell whose hook this is."""
-        return self._receiver is receiver
-
-    def __call__(self, g: Tensor) -> None:
-        """Run before the gradient is accumulated."""
-        try:
-            with aside():
-                self._receiver.parameter_arrived(self._watched, self._name, g)
-        except Exception as error:
-            self._receiver.fault(self._watched, error)
 
 
 class Share:
@@ -151,7 +126,7 @@ class Share:
         self._receiver.fault(self._call.watched, error)
 
 
-class FeederHook(_Hook):
+class FeederHook(Hook):
     """Reads what a node sends to one or several inputs of a call."""
 
     __slots__ = ("_shares",)
@@ -170,7 +145,7 @@ class FeederHook(_Hook):
                 share.fault(error)
 
 
-class SliceHook(_Hook):
+class SliceHook(Hook):
     """Reads the share of a module that wrote its input, a view, in place."""
 
     __slots__ = ("_geometry", "_share")
