@@ -5,7 +5,9 @@ ProbeError
 ├── SelectionError(ValueError)       a pattern or a name matches nothing
 ├── ModelError(TypeError)            what was to be watched is not a module
 ├── SessionStateError(RuntimeError)  asked for something a closed or missing session cannot do
-└── RunFormatError(ValueError)       a file is not a run, is damaged, or is of a newer version
+├── RunFormatError(ValueError)       a file is not a run, is damaged, or is of a newer version
+├── DeviceError(RuntimeError)        a device that was asked for is not there
+└── TorchError(ImportError)          torch is there and cannot be imported, or is not there
 
 ProbeWarning(UserWarning)            something of ours went wrong or was restarted; training goes on
 """
@@ -41,6 +43,14 @@ class SessionStateError(ProbeError, RuntimeError):
 
 class RunFormatError(ProbeError, ValueError):
     """A file is not a saved run, is damaged, or was written by a newer version."""
+
+
+class DeviceError(ProbeError, RuntimeError):
+    """A device that was asked for is unknown, or is not there."""
+
+
+class TorchError(ProbeError, ImportError):
+    """Something was asked for that needs torch, and torch cannot be imported."""
 
 
 class ProbeWarning(UserWarning):

@@ -152,7 +152,7 @@ class Session:
             self._drain()
         finally:
             self._recorder.forget()
-            self.run.info.versions["cpu_kernel"] = cpu.kernel_name()
+            self._note_devices()
             self._note_unobserved()
             self._by_id.clear()
             for closer in self.closers:
@@ -263,6 +263,13 @@ class Session:
                 self.listeners.remove(listener)
             notify(f"A live view was switched off: {error}")
 
+    def _note_devices(self) -> None:
+        """Say what the run was made with; a device may have been started under the watch."""
+        info = self.run.info
+        info.devices = devices.names()
+        info.versions |= devices.versions() | {"cpu_kernel": cpu.kernel_name()}
+        info.notices += [each for each in devices.notices() if each not in info.notices]
+
     def _note_unobserved(self) -> None:
         self.run.info.unobserved = unobserved(self._watched)
 
@@ -309,11 +316,13 @@ def _about(models: dict[str, nn.Module], found: list[Watched], options: WatchCon
         models={name: type(model).__name__ for name, model in models.items()},
         modules=len(found),
         config=options.as_dict(),
-        versions={
-            "probe_nb": probe_nb.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
+        versions=_versions(),
         devices=devices.names(),
         rank=rank,
+        notices=devices.notices(),
     )
+
+
+def _versions() -> dict[str, str]:
+    ours = {"probe_nb": probe_nb.__version__, "python": platform.python_version()}
+    return ours | devices.versions()

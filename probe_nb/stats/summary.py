@@ -240,7 +240,7 @@ def _obstacle(t: Tensor) -> Status:
         return "meta"
     if t.numel() == 0:
         return "empty"
-    if t.device.type == "cuda" and devices.capturing():
+    if not devices.is_host(t) and devices.capturing():
         return "unsupported"
     return "private_format" if devices.private_format(t) else "ok"
 
