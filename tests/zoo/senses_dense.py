@@ -221,7 +221,7 @@ DENSE: Table = {
             "stage_stride": [2, 1, 2],
             "hidden_size": 32,
             "num_attention_layers": 1,
-            "num_attention_heads": 4,
+            "num_attention_heads": 8,
             "q_aggregation_kernel_size": 1,
             "kv_aggregation_kernel_size": 1,
             "q_aggregation_stride": 1,
