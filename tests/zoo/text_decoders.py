@@ -1,0 +1,46 @@
+"""Decoders of text: one dense block after the other."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.zoo.text_tools import each, having, specimens
+
+_LOCAL_AND_GLOBAL: Final = having(layer_types=["sliding_attention", "full_attention"])
+
+_RECIPES: Final = (
+    each(
+        "apertus apertus1p5_text arcee bert-generation biogpt bitnet bloom codegen cohere cpmant "
+        "ctrl cwm diffllama ernie4_5 falcon gemma gemma2 gemma4_text gemma4_unified_text glm glm4 "
+        "gpt2 gpt_bigcode gpt_neox gpt_neox_japanese gptj granite granite_swa helium hrm_text "
+        "hunyuan_v1_dense hyperclovax jais2 llama ministral3 mistral modernbert-decoder mpt "
+        "nanochat nemotron olmo olmo2 openai-gpt opt persimmon phi phi3 qwen2 qwen3 seed_oss "
+        "smollm3 stablelm starcoder2 vaultgemma xglm xlnet"
+    )
+    | each("cohere2 exaone4 gemma3_text ministral olmo3", _LOCAL_AND_GLOBAL)
+    | {
+        "blt": having(
+            patcher_config={"model_type": "blt_patcher"},
+            encoder_config={"model_type": "blt_local_encoder"},
+            decoder_config={"model_type": "blt_local_decoder"},
+            global_config={"model_type": "blt_global_transformer"},
+            encoder_hash_byte_group_vocab=64,
+            use_cache=False,  # its own configuration lacks what a cache asks for
+        ),
+        "dory": having(
+            num_hidden_layers=3,
+            n_input_layers=1,
+            n_output_layers=1,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        ),
+        "gemma3n_text": having(
+            num_hidden_layers=4,
+            num_kv_shared_layers=2,
+            layer_types=["sliding_attention", "full_attention"] * 2,
+        ),
+        "gpt_neo": having(attention_types=[[["global", "local"], 1]]),
+        "minicpm3": having(num_key_value_heads=4),
+    }
+)
+
+SPECIMENS = specimens("decoder", "AutoModelForCausalLM", _RECIPES)
