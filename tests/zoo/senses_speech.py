@@ -152,7 +152,7 @@ SPEAKERS: Table = {
         {
             "input_ids": with_token(15, token=98),
             "input_features": floats(2, 16, 60),
-            "attention_mask": ones(2, 19),
+            "attention_mask": ones(2, 20),
             "feature_attention_mask": ones(2, 60),
         },
     ),

@@ -92,7 +92,7 @@ def plain(value: Any) -> Drawn:
     return lambda: copy.deepcopy(value)
 
 
-def with_token(count: int, *, token: int, text: int = 4, batch: int = 2) -> Drawn:
+def with_token(count: int, *, token: int, text: int = 5, batch: int = 2) -> Drawn:
     """Token ids in which the first places stand for the picture or the sound."""
 
     def draw() -> torch.Tensor:
