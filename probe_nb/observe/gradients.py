@@ -8,7 +8,7 @@ See docs/decisions/0001-capture.md for what may be asked of a tensor and what ma
 
 from __future__ import annotations
 
-import itertools
+from collections import Counter
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from probe_nb.observe import graph
 from probe_nb.observe.calls import Call, Clock
-from probe_nb.observe.graph import Edge, Entered, Feeders, Input
+from probe_nb.observe.graph import Entered, Input, Senders, Target
 from probe_nb.observe.leaves import Leaf
 from probe_nb.observe.select import Watched
 from probe_nb.observe.shares import (
@@ -27,7 +27,7 @@ from probe_nb.observe.shares import (
     SliceHook,
 )
 from probe_nb.observe.sink import Facts, Sink, Where
-from probe_nb.observe.views import FreshViews, makes_fresh
+from probe_nb.observe.views import stale
 from probe_nb.terms import Role, Status
 
 
@@ -55,45 +55,33 @@ class Gradients:
         self._handles: list[RemovableHandle] = []
         self._leaves: dict[tuple[int, Watched, str], RemovableHandle] = {}
         self._notice: RemovableHandle | None = None
-        self._fresh = FreshViews()
 
     # -- forward side -------------------------------------------------------------------------
 
-    def entering(self, leaves: list[Leaf]) -> Entered:
+    @staticmethod
+    def entering(leaves: list[Leaf]) -> Entered:
         """Take the gradient edges of the inputs before the module can change them."""
-        return graph.entering(leaves, self._fresh.looks_stale)
+        return graph.entering(leaves)
 
     def leaving(self, call: Call, entered: Entered, leaves: list[Leaf]) -> None:
         """Attach to the outputs of a call and to the nodes that feed its inputs."""
         before = len(self._handles)
-        found = [self._attach_output(call, entered, leaf, t) for leaf, t in leaves]
-        if self._inputs and None in found:  # what flows back through that output would be missing
-            for each in entered.inputs.values():
-                call.owed.append(Owed(("grad_input", each.leaves), each.facts, "stale_view"))
-        elif self._inputs and entered.inputs:
-            starts = list(itertools.chain.from_iterable(nodes or () for nodes in found))
-            self._attach_inputs(call, entered, starts, {id(t): t for _, t in leaves})
+        results = [(leaf, t) for leaf, t in leaves if t.requires_grad and graph.plain(t)]
+        if self._outputs:
+            for leaf, t in results:
+                self._attach_output(call, entered.inputs.get(id(t)), leaf, t)
+        if self._inputs and entered.inputs:
+            self._attach_inputs(call, entered, {id(t): t for _, t in results})
         if call.owed and len(self._handles) == before:  # no hook will ever come to pay
             self._pay(call, -1)
 
-    def _attach_output(
-        self, call: Call, entered: Entered, leaf: str, t: Tensor
-    ) -> list[Any] | None:
-        """Attach to one output and return its node, from which the walk to the inputs starts.
-
-        Returns no node where there is nothing to walk, None where it must not be asked for.
-        """
-        if not t.requires_grad or not graph.plain(t):
-            return []
-        came_in = entered.inputs.get(id(t))
-        through = came_in is not None and came_in.version == t._version
-        if self._fresh.looks_stale(t) and not self._is_fresh(call, came_in, t, through=through):
-            if self._outputs:
-                call.owed.append(Owed(("grad_output", leaf), Facts.of(t), "stale_view"))
-            return None
-        if self._outputs:
+    def _attach_output(self, call: Call, came_in: Input | None, leaf: str, t: Tensor) -> None:
+        through = came_in is not None and came_in.unchanged()
+        if stale(t):
+            status: Status = "passthrough" if through else "stale_view"
+            call.owed.append(Owed(("grad_output", leaf), Facts.of(t), status))
+        else:
             self._attach_tensor(call, leaf, t, through=through)
-        return [] if through else [t.grad_fn]
 
     def _attach_tensor(self, call: Call, leaf: str, t: Tensor, *, through: bool) -> None:
         """Hook an output; a leaf outlives its graphs, so there it replaces the call before."""
@@ -105,58 +93,44 @@ class Gradients:
             self._leaves[key] = handle
         self._handles.append(handle)
 
-    def _is_fresh(self, call: Call, came_in: Input | None, t: Tensor, *, through: bool) -> bool:
-        """Tell whether a view that looks stale is not, and remember it."""
-        if through or not makes_fresh(call.watched.module()):
-            return False
-        if came_in is not None and (came_in.edge is None or t._version != came_in.version + 1):
-            return False
-        self._fresh.remember(t)
-        return True
+    def _attach_inputs(self, call: Call, entered: Entered, results: dict[int, Tensor]) -> None:
+        inputs = entered.inputs
+        roots = Counter(id(each.root) for each in inputs.values())
+        ends = graph.ends(entered, results.values())
+        targets = []
+        for key, each in inputs.items():
+            shared = roots[id(each.root)] > 1
+            found = graph.target(each, handed_on=key in results, shared=shared)
+            if isinstance(found, Target) and found.edge not in ends.loose:
+                targets.append(found)
+            elif found is not None:
+                self._owe(call, each, "stale_view" if isinstance(found, Target) else found)
+        self._attach_shares(call, targets, graph.senders(ends.starts, targets, entered.since))
 
-    def _attach_inputs(
-        self, call: Call, entered: Entered, starts: list[Any], outputs: dict[int, Tensor]
-    ) -> None:
-        wanted: dict[Edge, Input] = {}
-        for identity, each in entered.inputs.items():
-            out = outputs.get(identity)
-            if each.edge is None:
-                call.owed.append(Owed(("grad_input", each.leaves), each.facts, "stale_view"))
-            elif out is not None and out._version == each.version:
-                call.owed.append(Owed(("grad_input", each.leaves), each.facts, "passthrough"))
-            elif out is not None and each.base is not None:
-                self._attach_written_view(call, each, each.base, out)
-            else:
-                wanted[each.edge] = each
-        if wanted:
-            self._attach_feeders(call, wanted, graph.feeders(starts, wanted, entered.since))
+    def _attach_shares(self, call: Call, targets: list[Target], found: Senders) -> None:
+        """Attach to the nodes that send to the inputs, those of one input to one share."""
+        places: dict[Any, list[tuple[Share, list[int]]]] = {}
+        for input_, edge, slices in targets:
+            mine = found.get(edge, {})
+            if edge is None and found.get(input_.base) != {slices: [0]}:
+                self._owe(call, input_, "stale_view")  # it was read as well, nobody knows where
+                continue
+            share = Share(self, call, input_.leaves, len(mine) + (slices is not None))
+            if slices is not None:
+                self._handles.append(slices.register_hook(SliceHook(share, input_.geometry)))
+            for node, at in mine.items():
+                places.setdefault(node, []).append((share, at))
+        for node, shares in places.items():
+            self._handles.append(node.register_hook(FeederHook(shares)))
 
-    def _attach_feeders(self, call: Call, wanted: dict[Edge, Input], found: Feeders) -> None:
-        senders: dict[Edge, int] = {}
-        for places in found.values():
-            for edge in {edge for _, edge in places}:
-                senders[edge] = senders.get(edge, 0) + 1
-        shares = {e: Share(self, call, wanted[e].leaves, nodes) for e, nodes in senders.items()}
-        for node, places in found.items():
-            mine: dict[Edge, list[int]] = {}
-            for place, edge in places:
-                mine.setdefault(edge, []).append(place)
-            hook = FeederHook([(shares[edge], at) for edge, at in mine.items()])
-            self._handles.append(node.register_hook(hook))
-
-    def _attach_written_view(self, call: Call, each: Input, base: Edge, out: Tensor) -> None:
-        """Attach to the share of a module that wrote its input, a view, in place."""
-        node = graph.slice_node(out, base)
-        if node is None:
-            call.owed.append(Owed(("grad_input", each.leaves), each.facts, "stale_view"))
-        else:
-            hook = SliceHook(Share(self, call, each.leaves, 1), each.geometry)
-            self._handles.append(node.register_hook(hook))
+    @staticmethod
+    def _owe(call: Call, each: Input, status: Status) -> None:
+        call.owed.append(Owed(("grad_input", each.leaves), each.facts, status))
 
     def notice(self, leaves: list[Leaf]) -> None:
         """Learn of a backward through these outputs, where nothing else would tell of it."""
         for _, t in leaves:
-            if t.requires_grad and graph.plain(t) and not self._fresh.looks_stale(t):
+            if t.requires_grad and graph.plain(t) and not stale(t):
                 if self._notice is not None:
                     self._notice.remove()
                 self._notice = t.register_hook(NoticeHook(self))
@@ -203,7 +177,6 @@ class Gradients:
             handle.remove()
         self._leaves.clear()
         self._handles = [h for h in self._handles if _alive(h)]
-        self._fresh.forget()
 
     def close(self) -> None:
         """Remove every hook, also from graphs that are still waiting for their backward."""
@@ -212,7 +185,6 @@ class Gradients:
             handle.remove()
         self._handles.clear()
         self._leaves.clear()
-        self._fresh.forget()
 
 
 def _alive(handle: RemovableHandle) -> bool:

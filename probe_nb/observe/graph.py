@@ -11,12 +11,14 @@ from torch.autograd.graph import get_gradient_edge
 
 from probe_nb.observe.leaves import Leaf
 from probe_nb.observe.sink import Facts
+from probe_nb.observe.views import stale
+from probe_nb.terms import Status
 
 Edge = tuple[Any, int]
 """A node of the graph and the number of its output."""
 
-Feeders = dict[Any, list[tuple[int, Edge]]]
-"""Node -> which of its gradients go to which edges."""
+Senders = dict[Edge | None, dict[Any, list[int]]]
+"""Edge -> the nodes that send to it, and which of their gradients do."""
 
 _sequence_number: Final[Callable[[], int]] = getattr(
     torch._C._autograd, "_get_sequence_nr", lambda: 0
@@ -28,21 +30,55 @@ class Input(NamedTuple):
 
     leaves: str
     facts: Facts
+    tensor: Tensor
+    """The caller keeps it alive for as long as the call runs."""
     version: int
     edge: Edge | None
-    base: Edge | None = None
-    geometry: tuple[Any, ...] = ()
+    """None where asking would create a node: see `views`."""
+    base: Edge | None
+    """The edge of what this is a view of, if a write through it can be followed there."""
+    geometry: tuple[Any, ...]
+
+    @property
+    def root(self) -> Tensor:
+        """The tensor that owns the storage."""
+        return self.tensor if self.tensor._base is None else self.tensor._base
+
+    def unchanged(self) -> bool:
+        """Tell whether autograd takes the tensor for the one that came in."""
+        if self.tensor._version == self.version:
+            return True
+        return not self.tensor._is_view() and edge(self.tensor) == self.edge
 
 
 class Entered(NamedTuple):
-    """What is remembered of a call between its pre and post hook; holds nodes, not tensors."""
+    """What is remembered of a call between its pre and post hook."""
 
     since: int
     inputs: dict[int, Input]
-    """By the identity of the input tensor, which the caller keeps alive."""
+    """By the identity of the input tensor."""
 
 
-def entering(leaves: Iterable[Leaf], looks_stale: Callable[[Tensor], bool]) -> Entered:
+class Target(NamedTuple):
+    """Where the share that a call sends to one input can be read."""
+
+    input: Input
+    edge: Edge | None
+    """What sends to this edge is summed."""
+    slices: Any | None
+    """With it, what this node sends to the base, cut to the view."""
+
+
+class Ends(NamedTuple):
+    """Where the graph of a call ends."""
+
+    starts: list[Any]
+    """The nodes from which the walk to the inputs starts."""
+    loose: set[Edge]
+    """Edges to which results send that have no node yet."""
+
+
+def entering(leaves: Iterable[Leaf]) -> Entered:
     """Take the gradient edges of the inputs before the module can change them."""
     inputs: dict[int, Input] = {}
     for leaf, t in leaves:
@@ -52,7 +88,7 @@ def entering(leaves: Iterable[Leaf], looks_stale: Callable[[Tensor], bool]) -> E
         if known is not None:
             inputs[id(t)] = known._replace(leaves=f"{known.leaves}+{leaf}")
         else:
-            inputs[id(t)] = _input(leaf, t, stale=looks_stale(t))
+            inputs[id(t)] = _input(leaf, t)
     return Entered(_sequence_number(), inputs)
 
 
@@ -61,18 +97,22 @@ def plain(t: Tensor) -> bool:
     return not torch._C._functorch.is_functorch_wrapped_tensor(t)
 
 
-def _input(leaf: str, t: Tensor, *, stale: bool) -> Input:
-    facts = Facts.of(t)
-    if stale:
-        return Input(leaf, facts, t._version, None)
+def _input(leaf: str, t: Tensor) -> Input:
+    own = None if stale(t) else edge(t)
     base = t._base if t._is_view() else None
-    if base is None or not base.requires_grad:
-        return Input(leaf, facts, t._version, _edge(t))
+    if base is None or not base.requires_grad or not _lies_in(t, base):
+        return Input(leaf, Facts.of(t), t, t._version, own, None, ())
     geometry = (t.size(), t.stride(), t.storage_offset() - base.storage_offset())
-    return Input(leaf, facts, t._version, _edge(t), _edge(base), geometry)
+    return Input(leaf, Facts.of(t), t, t._version, own, edge(base), geometry)
 
 
-def _edge(t: Tensor) -> Edge:
+def _lies_in(t: Tensor, base: Tensor) -> bool:
+    """Tell whether the elements of a view are elements of its base as they are."""
+    kinds = {(x.layout, x.dtype, x.is_conj(), x.is_neg()) for x in (t, base)}
+    return len(kinds) == 1 and t.layout is torch.strided
+
+
+def edge(t: Tensor) -> Edge:
     """Return where the gradient of `t` goes; a leaf goes to its accumulator."""
     node = t.grad_fn
     if node is None:
@@ -80,26 +120,63 @@ def _edge(t: Tensor) -> Edge:
     return (node, t.output_nr)
 
 
-def feeders(starts: Iterable[Any], wanted: Iterable[Edge], since: int) -> Feeders:
-    """Walk from the outputs back to the edges of the inputs; return the nodes that feed them.
+def ends(entered: Entered, results: Iterable[Tensor]) -> Ends:
+    """Return where the graph of a call ends: at its results, and at the inputs that it wrote."""
+    written = [each.tensor for each in entered.inputs.values() if not each.unchanged()]
+    found = Ends([], set())
+    for t in {id(t): t for t in (*results, *written)}.values():
+        came_in = entered.inputs.get(id(t))
+        if not t.requires_grad or (came_in is not None and came_in.unchanged()):
+            continue
+        if t._base is not None and stale(t):
+            later = edge(t._base)
+            found.starts.append(later[0])
+            found.loose.add(later)
+        else:
+            found.starts.append(t.grad_fn)
+    return found
+
+
+def target(each: Input, *, handed_on: bool, shared: bool) -> Target | Status | None:
+    """Return where the share of one input is read, or why it is not; None if there is none.
+
+    Args:
+        each: The input.
+        handed_on: It is a result as well.
+        shared: Other inputs lie in the same storage, so who wrote there cannot be told.
+    """
+    t = each.tensor
+    if each.unchanged():
+        if handed_on:
+            return "passthrough"
+        if each.edge is None:  # whoever used it had the node made
+            return None if stale(t) else Target(each, edge(t), None)
+        return Target(each, each.edge, None)
+    if not t._is_view():
+        return Target(each, each.edge, None)
+    node = None if shared or each.base is None else _slice_node(each.root, each.base)
+    return "stale_view" if node is None else Target(each, each.edge, node)
+
+
+def senders(starts: Iterable[Any], targets: Iterable[Target], since: int) -> Senders:
+    """Walk from the results back to the edges of the inputs; return the nodes that send to them.
 
     Nodes older than the call are not entered: they are not this module's doing, and the graph
     behind them may be long.
     """
-    edges = set(wanted)
-    seen: set[Any] = {node for node, _ in edges}
-    found: Feeders = {}
-    todo = [node for node in starts if node is not None]
+    found: Senders = {each.edge or each.input.base: {} for each in targets}
+    seen: set[Any] = {None, *(each.edge[0] for each in targets if each.edge is not None)}
+    todo = list(starts) if found else []
     while todo:
         node = todo.pop()
-        if node in seen:
+        if node in seen or not _made_since(node, since):
             continue
         seen.add(node)
-        for place, edge in enumerate(node.next_functions):
-            if edge in edges:
-                found.setdefault(node, []).append((place, edge))
-            elif (after := edge[0]) is not None and after not in seen and _made_since(after, since):
-                todo.append(after)
+        for place, after in enumerate(node.next_functions):
+            if after in found:
+                found[after].setdefault(node, []).append(place)
+            else:
+                todo.append(after[0])
     return found
 
 
@@ -108,14 +185,14 @@ def _made_since(node: Any, since: int) -> bool:
     return number is None or number() >= since
 
 
-def slice_node(out: Tensor, base: Edge) -> Any | None:
+def _slice_node(base: Tensor, before: Edge) -> Any | None:
     """Return the node that copies a view, written in place, into its base; None if it is hidden.
 
     The gradient that this node sends to the base, cut to the view, belongs to the writer.
     """
-    node = None if out._base is None else out._base.grad_fn
+    node = base.grad_fn
     while node is not None and node.name().endswith("CopySlices"):
-        if node.next_functions[0] == base:
+        if node.next_functions[0] == before:
             return node
         node = node.next_functions[0][0]
     return None

@@ -1,56 +1,35 @@
-"""Which views may be asked for their node.
+"""Whether a view may be asked for its node.
 
-A view whose base was written in place since has no node until somebody asks for it. Asking then
-creates the node early, which changes the order in which the backward sums gradients, and with it
-their last bits. Autograd does not say whether a view is in that state; what can be seen is that
-the tensor is a view and was written at some time. That is taken as stale, unless it is known
-that nothing was written since the view was made.
+A view whose base was written in place since it was made has no node of its own until somebody
+asks for it. Asking creates the node early, which changes the order in which the backward sums
+gradients, and with it their last bits.
+
+Torch keeps that to itself, but it refuses to create a node for a view that a custom function
+made, and it refuses before it changes anything. So the view is marked as such a one for the time
+of the question: an answer means that the node was there, a refusal that it was not.
 """
 
 from __future__ import annotations
 
-from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+_autograd: Final[Any] = torch._C._autograd
+_REFUSED: Final = _autograd.CreationMeta.IN_CUSTOM_FUNCTION
 
 
-class FreshViews:
-    """Remembers views that look stale and are known not to be."""
-
-    def __init__(self) -> None:
-        """Know of none."""
-        self._known: dict[tuple[int, int], tuple[StorageWeakRef, int]] = {}
-
-    def looks_stale(self, t: Tensor) -> bool:
-        """Tell whether asking `t` for its node could create one."""
-        if not t._is_view() or t._version == 0:
-            return False
-        if not self._known:
-            return True
-        storage = StorageWeakRef(t.untyped_storage())
-        known = self._known.get((id(t), storage.cdata))
-        return known is None or known[1] != t._version
-
-    def remember(self, t: Tensor) -> None:
-        """Take `t` as fresh for as long as its storage is not written again.
-
-        Should `t` die and another view of the storage get its address, that one was made later,
-        so what is remembered is true of it too.
-        """
-        storage = StorageWeakRef(t.untyped_storage())
-        self._known[(id(t), storage.cdata)] = (storage, t._version)
-
-    def forget(self) -> None:
-        """Begin a new step."""
-        self._known.clear()
-
-
-def makes_fresh(module: nn.Module | None) -> bool:
-    """Tell whether what a module returns was made after its last write.
-
-    True of torch's own single layers: they make their result last, or write it through the
-    tensor they were given, which updates that tensor's node at once. Anybody else could hand
-    out an older view, or write through its base.
-    """
-    if module is None or module._modules:
+def stale(t: Tensor) -> bool:
+    """Tell whether asking `t` for its node would create one."""
+    if not t._is_view() or t._version == 0:
         return False
-    return type(module).__module__.startswith("torch.nn.modules.")
+    origin = _autograd._get_creation_meta(t)
+    try:  # Python looks for an interrupt only after the marking and after the mark is gone again
+        _autograd._set_creation_meta(t, _REFUSED)
+        _ = t.grad_fn
+    except RuntimeError:
+        return True
+    finally:
+        _autograd._set_creation_meta(t, origin)
+    return False

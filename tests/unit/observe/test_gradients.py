@@ -208,16 +208,105 @@ def test_a_backward_to_chosen_tensors_shows_what_ran(where):
     assert rows(run, "param_grad") == {}
 
 
-def test_stale_views_are_said_to_be_stale_and_nothing_else_is():
+def test_a_stale_view_has_its_gradient_once_somebody_used_it():
     torch.manual_seed(0)
     model = StaleArguments()
-    run = watched(
-        model, torch.randn(2, 4, requires_grad=True), loss=lambda o: sum(t.sum() for t in o)
-    )
-    assert rows(run, "grad_input", "child").keys() == {"0", "1"}
-    assert set(rows(run, "grad_input", "child")["0"]) == {"stale_view"}
-    assert rows(run, "grad_output", "child") == {"0": [1.0]}
-    assert rows(run, "grad_output", "")["1"] == ["stale_view"]
+    x = torch.randn(2, 4, requires_grad=True)
+    run = watched(model, x, loss=lambda o: sum(t.square().sum() for t in o))
+    y = model.qkv(x) * 0.5
+    q, k = y[..., :4].clone(), y[..., 4:].clone()
+    arrived = q.clone()  # the root gives q out after the child has used it
+    result = model.child(arrived, k)
+    loss = result.square().sum() + arrived.square().sum() + y.sum().square()
+    both, key = torch.autograd.grad(loss, (arrived, k), retain_graph=True)
+    (share,) = torch.autograd.grad(result.square().sum(), arrived)
+    found = run.df[run.df["direction"] == "backward"].set_index(["module", "role", "leaf"])["l2"]
+    assert found["", "grad_output", "1"] == pytest.approx(both.norm().item(), rel=1e-5)
+    assert found["child", "grad_input", "0"] == pytest.approx(share.norm().item(), rel=1e-5)
+    assert found["child", "grad_input", "1"] == pytest.approx(key.norm().item(), rel=1e-5)
+
+
+class GivesStale(nn.Module):
+    """Gives out a view that was made before a write and not used since."""
+
+    def forward(self, x):
+        y = x * 3
+        q = y[:1]
+        y.mul_(2)
+        return q, y.sum()
+
+
+def test_a_stale_view_that_nobody_used_is_said_to_be_stale_and_its_source_is_read():
+    x = torch.ones(2, 4, requires_grad=True)
+    run = watched(GivesStale(), x, loss=lambda o: 5 * o[0].sum() + o[1])
+    assert rows(run, "grad_output", "") == {"0": ["stale_view"], "1": [1.0]}
+    assert x.grad.tolist() == [[36.0] * 4, [6.0] * 4]
+    assert rows(run, "grad_input", "") == {"0": [21.0]}
+
+
+class SlicesItsInput(nn.Module):
+    """Gives out a view of its own argument, made before somebody wrote it."""
+
+    def forward(self, y, q):
+        return y * 2, q
+
+
+def test_what_a_view_without_a_node_will_send_later_belongs_to_who_made_it():
+    class Writes(nn.Module):
+        """Writes after slicing, and hands both on."""
+
+        def __init__(self):
+            super().__init__()
+            self.child = SlicesItsInput()
+
+        def forward(self, x):
+            y = x * 1
+            q = y[:1]
+            y.mul_(2)
+            a, q = self.child(y, q)
+            return a.sum() + q.sum()
+
+    run = watched(Writes(), torch.ones(2, 4, requires_grad=True))
+    assert rows(run, "grad_input", "child") == {"0": [2.0], "1": ["passthrough"]}
+    assert rows(run, "grad_output", "child") == {"0": [1.0], "1": ["passthrough"]}
+
+
+class ReadsAndWrites(nn.Module):
+    """Reads its argument, writes it, and reads it again; gives it out or not."""
+
+    def __init__(self, *, gives):
+        super().__init__()
+        self.gives = gives
+
+    def forward(self, v):
+        before = v * 3
+        v.mul_(2)
+        return before + 5 * v, (v if self.gives else None)
+
+
+@pytest.mark.parametrize("gives", [True, False], ids=["given out", "kept"])
+@pytest.mark.parametrize("view", ["no view", "view", "stale view"])
+def test_the_share_of_a_module_that_reads_and_writes_is_whole(view, gives):
+    class Parent(nn.Module):
+        """Hands a tensor to the child, and uses it afterwards."""
+
+        def __init__(self):
+            super().__init__()
+            self.child = ReadsAndWrites(gives=gives)
+
+        def forward(self, x):
+            y = x * 1
+            v = y if view == "no view" else y[:1]
+            if view == "stale view":
+                y.mul_(1)
+            result, _ = self.child(v)
+            return result.sum() + 7 * y.sum()
+
+    x = torch.full((2, 2), 2.0, requires_grad=True)
+    run = watched(Parent(), x)
+    assert x.grad[0, 0] == 3 + 2 * 5 + 2 * 7
+    (found,) = rows(run, "grad_input", "child")["0"]
+    assert found == ("stale_view" if view == "stale view" else 27.0)
 
 
 def test_a_relu_that_writes_a_flattened_view_has_its_share():
