@@ -12,6 +12,7 @@ from probe_nb.errors import ConfigError, closest
 from probe_nb.terms import MODULE_ROLES, Role
 
 Steps = str | int | Iterable[int] | None
+Tokens = str | Sequence[int] | None
 
 _PART: Final = re.compile(
     r"(?P<one>\d+)|(?P<from>\d+)-(?P<to>\d+)|(?P<a>\d*):(?P<b>\d*)(:(?P<c>\d*))?"
@@ -26,6 +27,7 @@ class WatchConfig:
     roles: tuple[Role, ...] = MODULE_ROLES
     steps: str | None = None
     first_step: int = 0
+    token_range: tuple[int, int] | None = None
     micro_batches: int | None = None
     reduce_once: bool = True
     name: str = ""
@@ -42,6 +44,7 @@ def checked(
     select: str | Sequence[str] | None = None,
     roles: str | Sequence[str] | None = None,
     steps: Steps = None,
+    token_range: Tokens = None,
     first_step: int = 0,
     micro_batches: int | None = None,
     reduce_once: bool = True,
@@ -61,6 +64,7 @@ def checked(
         select=_words("select", select),
         roles=_roles(roles),
         steps=written,
+        token_range=_token_range(token_range),
         first_step=first_step,
         micro_batches=micro_batches,
         reduce_once=bool(reduce_once),
@@ -87,6 +91,29 @@ def _roles(value: str | Sequence[str] | None) -> tuple[Role, ...]:
             known = ", ".join(MODULE_ROLES)
             raise ConfigError(f"`{word}` is not a role that can be watched.{near} Known: {known}.")
     return tuple(role for role in MODULE_ROLES if role in words) if words else MODULE_ROLES
+
+
+def _token_range(value: Tokens) -> tuple[int, int] | None:
+    """Turn `(2, 5)` or `"2,5"` into the first and the last token, both included."""
+    if value is None:
+        return None
+    parts: Any = value.split(",") if isinstance(value, str) else value
+    try:
+        first, last = (int(n) if isinstance(value, str) else operator.index(n) for n in parts)
+    except (TypeError, ValueError):
+        raise ConfigError(_tokens_message(value)) from None
+    if any(isinstance(n, bool) for n in parts) or first < 0:
+        raise ConfigError(_tokens_message(value))
+    if last < first:
+        raise ConfigError(f"`token_range` is {value!r}, which ends before it begins.")
+    return first, last
+
+
+def _tokens_message(value: object) -> str:
+    return (
+        f"`token_range` is {value!r}; give the first and the last forward of the model that are "
+        "recorded, counted from 0 and both included, such as `(2, 5)`."
+    )
 
 
 def _steps(value: Steps) -> tuple[str | None, Callable[[int], bool]]:

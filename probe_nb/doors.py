@@ -19,8 +19,8 @@ from probe_nb.run import Run
 from probe_nb.session import Session
 
 _OPTIONS: Final = (
-    *("optimizer", "scaler", "level", "select", "roles", "steps", "first_step"),
-    *("micro_batches", "reduce_once", "name", "live"),
+    *("optimizer", "scaler", "level", "select", "roles", "steps", "token_range"),
+    *("first_step", "micro_batches", "reduce_once", "name", "live"),
 )
 
 
@@ -92,6 +92,7 @@ def watch(
     select: Any = None,
     roles: Any = None,
     steps: Any = None,
+    token_range: Any = None,
     first_step: int = 0,
     micro_batches: int | None = None,
     reduce_once: bool = True,
@@ -114,6 +115,9 @@ def watch(
             `!` takes out again. A string with commas or a list. None watches everything.
         roles: Some of `input output param grad_output grad_input param_grad`. None: all.
         steps: Which steps are recorded: `"0,10-20,::100"`, a number or numbers. None: all.
+        token_range: The first and the last forward of the model that are recorded, such as
+            `(2, 5)` in a `generate` loop, where each forward makes a token. Both are included;
+            they are counted from 0 since the watch opened, and again after `run.step()`.
         first_step: The number of the first step.
         micro_batches: Root forwards per step, where nothing else tells.
         reduce_once: Take a tensor that was seen in this step, and not written since, as seen.
@@ -148,6 +152,7 @@ def watch(
         select=select,
         roles=roles,
         steps=steps,
+        token_range=token_range,
         first_step=first_step,
         micro_batches=micro_batches,
         reduce_once=reduce_once,

@@ -75,6 +75,8 @@ class Session:
             expects_training=bool(self._optimizers) or self._scaler is not None,
             ended=self._step_ended,
         )
+        if options.token_range is not None:
+            self._clock.tokens = options.token_range
         if self._scaler is not None:
             self._clock.updated = self._scaler.updated
         self._recorder = Recorder(
@@ -103,6 +105,7 @@ class Session:
         self._attachment = Attachment(self._modules, self._gradients, self._parameters, stepped)
         self._attached: Attachment | None = None
         self._drained_at = time.monotonic()
+        self._unread = True
 
     # -- lifetime -------------------------------------------------------------------------------
 
@@ -191,7 +194,13 @@ class Session:
         self._take_in_new_modules()
         for watched in self._watched:
             watched.begin_step()
-        if self._clock.recording:
+        self._unread = True
+        self._read_parameters()
+
+    def _read_parameters(self) -> None:
+        """Record the parameters once a step, at the first root forward that is recorded."""
+        if self._unread and self._clock.recording:
+            self._unread = False
             chosen = [(w, m) for w in self._watched if w.selected and (m := w.module()) is not None]
             self._observe_parameters(chosen)
 
@@ -206,6 +215,7 @@ class Session:
 
     def _step_goes_on(self) -> None:
         """Take in what waits, now and then, where no optimizer or nobody ends a step."""
+        self._read_parameters()
         late = time.monotonic() - self._drained_at > _PATIENCE
         if late or self._recorder.waiting > _WAITING:
             self._drain()
@@ -225,7 +235,7 @@ class Session:
                     self._recorder.tensor(call, ("param", name), parameter)
 
     def _step_ended(self) -> None:
-        if self._clock.recording:
+        if self._clock.recording or self._recorder.waiting:
             self._drain()
         self._gradients.prune()
 

@@ -166,6 +166,7 @@ class ProbeMagics(Magics):
                 select=",".join(asked.select or ()),
                 roles=",".join(asked.roles or ()),
                 steps=asked.steps,
+                token_range=asked.token_range,
                 first_step=asked.first_step,
                 micro_batches=asked.micro_batches,
                 name=asked.name,

@@ -71,6 +71,11 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "metavar": "STEPS",
         "help": "Steps to record: 5, 10-20 (both included), ::100, or several with commas.",
     },
+    "--token-range": {
+        "type": unquoted,
+        "metavar": "FIRST,LAST",
+        "help": "Forwards of the model to record, counted from 0, both included: 2,5.",
+    },
     "--first-step": {
         "type": _whole,
         "default": 0,

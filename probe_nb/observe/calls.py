@@ -7,6 +7,7 @@ call: it is there in every thread, and it is gone when the module raised, whatev
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -50,6 +51,8 @@ class Clock:
             belong to one step too.
         ended: Called when a step has ended, before the next one begins.
         updated: Asked before a root forward whether the loss scaler was updated since.
+        tokens: The first and the last root forward that is recorded, counted from 0 since the
+            watch opened, and again since a step was ended by hand.
     """
 
     wants: Callable[[int], bool]
@@ -58,6 +61,8 @@ class Clock:
     expects_training: bool
     ended: Callable[[], None]
     updated: Callable[[], bool] = lambda: False
+    tokens: tuple[int, int] = (0, sys.maxsize)
+    token: int = -1
     step: int = -1
     micro_step: int = -1
     recording: bool = False
@@ -69,7 +74,7 @@ class Clock:
     def __post_init__(self) -> None:
         """Stand before the first step."""
         self.step = self.first
-        self.recording = self.wants(self.first)
+        self._choose()
 
     @property
     def steps(self) -> int:
@@ -87,17 +92,23 @@ class Clock:
             self.optimizer_stepped()
         return self.due
 
-    def root_forward(self) -> bool:
-        """Take note of a root forward; True if it begins a step."""
-        if not self.begun:
-            self.begun, self.micro_step = True, 0
-            return True
-        if self._over():
+    def root_forward(self, *, token: bool = True) -> bool:
+        """Take note of a root forward; True if it begins a step.
+
+        `token` is False for a part that runs before its root, such as the encoder in `generate`.
+        """
+        if self.begun and self._over():
             self.next_step()
-            self.begun, self.micro_step = True, 0
-            return True
+        self.token += token
+        self._choose()
+        begins, self.begun = not self.begun, True
         self.micro_step += 1
-        return False
+        return begins
+
+    def _choose(self) -> None:
+        """Decide whether what comes now is recorded."""
+        first, last = self.tokens
+        self.recording = first <= max(self.token, 0) <= last and self.wants(self.step)
 
     def _over(self) -> bool:
         if self.by_hand:
@@ -117,6 +128,7 @@ class Clock:
     def step_by_hand(self) -> None:
         """End the step now; from here on nothing else ends steps."""
         self.by_hand = True
+        self.token = -1
         self.next_step()
 
     def next_step(self) -> None:
@@ -124,7 +136,7 @@ class Clock:
         self.ended()
         self.step += 1
         self.micro_step, self.begun, self.due = -1, False, False
-        self.recording = self.wants(self.step)
+        self._choose()
 
 
 class OpenCalls(threading.local):

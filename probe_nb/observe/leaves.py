@@ -14,6 +14,9 @@ Leaf = tuple[str, Tensor]
 _DEPTH: Final = 12
 """Deeper than any honest argument; ends structures that contain themselves."""
 
+_CACHES: Final = ("Cache", "CacheLayerMixin")
+"""Classes of transformers that hold the keys and values of the tokens so far."""
+
 _SCALARS: Final = (type(None), bool, int, float, str, bytes)
 
 
@@ -34,25 +37,36 @@ def arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Leaf]:
 
 
 def results(output: Any) -> list[Leaf]:
-    """Return the tensors in a result: a lone tensor is `0`, a dict gives its keys."""
+    """Return the tensors in a result: a lone tensor is `0`, a dict gives its keys.
+
+    The key-value cache of a `generate` loop is looked into here and not among the arguments: it
+    is handed whole to every layer, and what went in is what came out one token before.
+    """
     if isinstance(output, Tensor):
         return [("0", output)]
-    return list(_inside(output, "", _DEPTH))
+    return list(_inside(output, "", _DEPTH, caches=True))
 
 
-def _inside(value: Any, path: str, depth: int) -> Iterator[Leaf]:
+def _inside(value: Any, path: str, depth: int, *, caches: bool = False) -> Iterator[Leaf]:
     if isinstance(value, Tensor):
         yield path or "0", value
     elif type(value) in _SCALARS or depth == 0:
         return
     else:
         prefix = f"{path}." if path else ""
-        for name, each in _members(value):
-            yield from _inside(each, f"{prefix}{name}", depth - 1)
+        for name, each in _members(value) or (_cached(value) if caches else ()):
+            yield from _inside(each, f"{prefix}{name}", depth - 1, caches=caches)
 
 
-def _members(value: Any) -> Iterator[tuple[object, Any]]:
-    """Return the named parts of a container, nothing for any other object."""
+def _cached(value: Any) -> Iterator[tuple[object, Any]]:
+    """Return the parts of a cache of transformers, or of one of its layers."""
+    if not any(kind.__name__ in _CACHES for kind in type(value).__mro__):
+        return iter(())
+    return iter([pair for pair in vars(value).items() if not pair[0].startswith("_")])
+
+
+def _members(value: Any) -> Iterator[tuple[object, Any]] | None:
+    """Return the named parts of a container, None for any other object."""
     if isinstance(value, PackedSequence):
         return iter((("data", value.data),))  # the rest is bookkeeping: lengths and orders
     if isinstance(value, Mapping):
@@ -64,4 +78,4 @@ def _members(value: Any) -> Iterator[tuple[object, Any]]:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [f.name for f in dataclasses.fields(value)]
         return ((name, getattr(value, name, None)) for name in names)
-    return iter(())
+    return None

@@ -155,7 +155,8 @@ class ModuleHooks:
         if depth == 0 and not recompute:
             self._outermost(watched)
         watched.called = True
-        if not clock.recording and not watched.is_root:
+        counted = watched.is_root or (depth == 0 and not recompute)
+        if not clock.recording and not counted:
             return
         call = self._call(watched, module, id(frame), recompute=recompute)
         self.open.stack.append(call)
@@ -170,7 +171,8 @@ class ModuleHooks:
         again = watched.calls > 0 and not clock.expects_training
         counts = clock.is_due() or watched.is_root or not clock.begun or again
         if counts:
-            (self._begins if clock.root_forward() else self._goes_on)()
+            begins = clock.root_forward(token=watched.is_root or again)
+            (self._begins if begins else self._goes_on)()
 
     def _call(self, watched: Watched, module: nn.Module, frame: int, *, recompute: bool) -> Call:
         clock = self._clock
