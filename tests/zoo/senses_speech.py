@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.zoo.senses_audio import CONVOLVED, ONE_KIND, WAVE
 from tests.zoo.senses_tools import (
     LLAMA,
+    THREE_TOKENS,
     TINY,
     Table,
     floats,
@@ -166,11 +167,8 @@ PROMPTS = {
     "speecht5": ["input_values"],
 }
 TOLD = {
-    "musicgen_decoder": {
-        "pad_token_id": 98,
-        "decoder_start_token_id": 98,
-        "num_return_sequences": 1,
-    }
+    "musicgen_decoder": THREE_TOKENS
+    | {"pad_token_id": 98, "decoder_start_token_id": 98, "num_return_sequences": 1}
 }
 
 SPECIMENS: list[Specimen] = [
@@ -179,7 +177,7 @@ SPECIMENS: list[Specimen] = [
         "speech encoder-decoder",
         *made,
         prompt=PROMPTS.get(name, ["input_features"]),
-        generate=TOLD.get(name),
+        told=TOLD.get(name, THREE_TOKENS),
     )
     for name, made in SPEAKERS.items()
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -108,6 +108,8 @@ LARGER = {"pixel_values": floats(2, 3, 64, 64)}
 TEXT = {"input_ids": ids(2, 7), "attention_mask": ones(2, 7)}
 
 
+THREE_TOKENS = {"max_new_tokens": 3, "do_sample": False}
+
 Table = dict[str, tuple[str, Mapping[str, Any], Mapping[str, Drawn]]]
 """`model_type`: the class, its settings and what it is fed."""
 
@@ -123,8 +125,8 @@ def specimen(
     settings: Mapping[str, Any],
     fed: Mapping[str, Drawn],
     *,
-    prompt: Iterable[str] = (),
-    generate: Mapping[str, Any] | None = None,
+    prompt: Collection[str] = (),
+    told: Mapping[str, Any] = THREE_TOKENS,
     trains: bool = True,
 ) -> Specimen:
     """A specimen of one class of transformers, built from its configuration class.
@@ -136,7 +138,7 @@ def specimen(
         settings: what the configuration is given; parts of it are mappings of their own.
         fed: the keyword arguments of `forward`.
         prompt: those of them that `generate` takes; none if the class cannot generate.
-        generate: further arguments of `generate`.
+        told: what else `generate` is told.
         trains: whether a backward through its outputs is possible.
     """
 
@@ -149,11 +151,7 @@ def specimen(
     def feed(model: nn.Module) -> Feed:
         return (), {word: draw() for word, draw in fed.items()}
 
-    def speak(model: Any) -> Any:
-        words = {word: fed[word]() for word in prompt}
-        return model.generate(
-            **words, **{"max_new_tokens": 3, "do_sample": False} | (generate or {})
-        )
+    def generate(model: Any) -> Any:
+        return model.generate(**{word: fed[word]() for word in prompt}, **told)
 
-    able = speak if prompt or generate is not None else None
-    return Specimen(name, family, build, feed, able, trains)
+    return Specimen(name, family, build, feed, generate if prompt else None, trains)
