@@ -20,7 +20,8 @@ from probe_nb.exponents import BINS
 from probe_nb.observe.calls import Call, Clock
 from probe_nb.observe.select import Watched
 from probe_nb.observe.sink import Facts, Where
-from probe_nb.stats.summary import NONE, Drained, Reducer, Seen
+from probe_nb.stats.results import Drained
+from probe_nb.stats.summary import NONE, Reducer, Seen
 from probe_nb.store.columns import Columns
 from probe_nb.store.table import ABSENT, DTYPES, Arrays
 from probe_nb.terms import COUNTS, STATISTICS, STATUS_CODE, Direction, Role, Site, Status
@@ -234,10 +235,8 @@ def _block(rows: list[_Row], drained: Drained, rank: int) -> Arrays:
 
 
 def _add_histograms(block: Arrays, drained: Drained, result: np.ndarray) -> None:
-    sizes = np.concatenate([drained.sizes, [0]]).astype(np.int64)  # result -1 has no bins
-    ends = np.concatenate([[0], np.cumsum(sizes)])
-    mine = sizes[result]
-    first = ends[:-1][result]
+    sizes, begin = np.append(drained.sizes, 0), np.append(drained.starts, 0)  # -1 has no bins
+    mine, first = sizes[result], begin[result]
     total = int(mine.sum())
     starts = np.cumsum(mine) - mine
     index = np.arange(total) - np.repeat(starts - first, mine)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from probe_nb.stats.kernels import eager, host
+from probe_nb.stats.results import Drained, Results
 from probe_nb.stats.summary import Reducer
 from probe_nb.terms import COUNTS, STATISTICS
 from tests import oracle
@@ -39,8 +40,9 @@ def by_compiled(t: torch.Tensor):
     kernel = compiled()
     if kernel is None:
         pytest.fail("numba is not installed: the extra `test` brings it")
-    numbers = kernel.summarize(t)
-    return None if numbers is None else named(numbers)
+    results = Results()
+    row = kernel.Kernel(results).reduce(t)
+    return None if row < 0 else rows(results.taken())[row]
 
 
 @functools.cache
@@ -67,15 +69,20 @@ def drained(reducer: Reducer):
     """Drain a reducer and return (statistics, counts, bins) for each of its results."""
     results, errors = reducer.drain()
     assert not errors
-    numbers, start = [], 0
-    for row, size in enumerate(results.sizes.tolist()):
+    return rows(results)
+
+
+def rows(results: Drained):
+    """Return (statistics, counts, bins) for each row that was drained."""
+    numbers = []
+    for row, (size, start) in enumerate(zip(results.sizes, results.starts, strict=True)):
         statistics = dict(zip(STATISTICS, results.statistics[row].tolist(), strict=True))
         counts = dict(zip(COUNTS, results.counts[row].tolist(), strict=True))
         cut = slice(start, start + size)
+        assert results.values[cut].all(), "an empty bin is listed"
         bins = oracle.signed_bins(results.bins[cut], results.values[cut])
         numbers.append((statistics, counts, bins))
-        start += size
-    assert start == len(results.bins) == len(results.values)
+    assert results.sizes.sum() == len(results.bins) == len(results.values)
     return numbers
 
 

@@ -6,14 +6,11 @@ Results wait here until the drain, on the device where they were computed.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses import FakeTensor
@@ -21,8 +18,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from probe_nb import devices
 from probe_nb.stats.kernels import cpu, eager, host
-from probe_nb.stats.numbers import Numbers
-from probe_nb.terms import COUNTS, STATISTICS, Status
+from probe_nb.stats.results import Drained, Results
+from probe_nb.terms import Status
 
 NONE: Final = -1
 """In place of a result: nothing was computed."""
@@ -35,21 +32,6 @@ _ORDINARY: Final = (torch.float32, torch.bfloat16, torch.float16, torch.float64,
 _COMPRESSED: Final = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
-class _Result(NamedTuple):
-    """The numbers of one tensor in the form in which they wait: a few hundred bytes."""
-
-    statistics: tuple[float, ...]
-    counts: tuple[int, ...]
-    bins: NDArray[np.uint16]
-    values: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, numbers: Numbers) -> _Result:
-        bins = numbers.bins.nonzero()[0]
-        values = numbers.bins[bins]
-        return cls(numbers.statistics(), numbers.counts(), bins.astype(np.uint16), values)
-
-
 class Seen(NamedTuple):
     """What `Reducer.see` says of one tensor."""
 
@@ -59,47 +41,43 @@ class Seen(NamedTuple):
 
 
 @dataclass
-class Drained:
-    """The results of one drain, row `i` belonging to result `i`.
-
-    Shapes: statistics (n, 6), counts (n, 6), sizes (n,), bins and values end to end.
-    """
-
-    statistics: NDArray[np.float64]
-    counts: NDArray[np.int64]
-    sizes: NDArray[np.uint16]
-    bins: NDArray[np.uint16]
-    values: NDArray[np.int64]
-
-
-@dataclass
 class _OnDevice:
-    """Rows of one tensor that wait on a device: their place among the rows of that device."""
+    """What of one tensor waits on a device, its place there, and the row it will fill."""
 
-    device: torch.device
+    row: int
     first: int
-    rows: eager.Rows
+    words: eager.Rows
     zeros: int
-    result: _Result | None = None
 
 
 @dataclass
+class _Device:
+    """What waits on one device."""
+
+    words: list[Tensor] = field(default_factory=list)
+    tensors: list[_OnDevice] = field(default_factory=list)
+
+
 class Reducer:
     """Reduces each distinct tensor of a step once and hands all results over at the drain.
 
-    Args:
-        reduce_once: Take a tensor whose storage, geometry and version were seen in this step as
-            seen. Writes that autograd cannot see either (`.data`, numpy) need False.
+    One thread at a time may use it, and beside the user's function modes (`observe.aside`).
     """
 
-    reduce_once: bool = True
-    _results: list[_Result | _OnDevice] = field(default_factory=list)
-    _waiting: dict[torch.device, list[Tensor]] = field(default_factory=dict)
-    _streams: set[Any] = field(default_factory=set)
-    _known: dict[Hashable, int] = field(default_factory=dict)
-    _references: list[int] = field(default_factory=list)
-    _scratch: host.Scratch = field(default_factory=host.Scratch)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, *, reduce_once: bool = True) -> None:
+        """Start empty.
+
+        `reduce_once` takes elements whose storage, place and version were seen in this step as
+        seen. Writes that autograd cannot see either (`.data`, numpy) need False.
+        """
+        self._once = reduce_once
+        self._results = Results()
+        self._kernel = cpu.Kernel(self._results)
+        self._devices: dict[torch.device, _Device] = {}
+        self._streams: set[Any] = set()
+        self._known: dict[Hashable, int] = {}
+        self._held: set[int] = set()
+        self._scratch = host.Scratch()
 
     def see(self, t: Tensor, *, once: bool) -> Seen:
         """Reduce `t` unless it was reduced already, or say why not.
@@ -107,111 +85,95 @@ class Reducer:
         `once` is the caller's word that the tensor may be looked up by its storage: an
         activation or a gradient, not a parameter or a buffer.
         """
-        # Guards of torch's own, entered by `with` itself: a Ctrl-C cannot come between. Grad mode
-        # is left alone: everything is computed from a detached tensor.
-        with torch._C.DisableTorchFunction():
-            if _modes_on():
-                with _modes_off():
-                    return self._see(t, once=once)
-            return self._see(t, once=once)
+        if _is_ordinary(t) and not _modes_on():
+            return self._taken(t, 0, once=once) if t.numel() else Seen(NONE, "empty", False)
+        with torch._C.DisableTorchFunction(), _modes_off():
+            t, zeros, status = _measurable(t)
+            if status != "ok":
+                return Seen(NONE, status, False)
+            return self._taken(t, zeros, once=once)
 
-    def _see(self, t: Tensor, *, once: bool) -> Seen:
-        t, zeros, status = _measurable(t)
-        if status != "ok":
-            return Seen(NONE, status, reused=False)
-        key = self._key(t, zeros) if once and self.reduce_once else None
-        if key is None:
-            return Seen(self._reduce(t, zeros), "ok", reused=False)
+    def _taken(self, t: Tensor, zeros: int, *, once: bool) -> Seen:
+        if not once or not self._once or t.is_inference() or t.layout != torch.strided:
+            return Seen(self._reduce(t, zeros), "ok", False)
+        key = self._key(t, zeros)
         found = self._known.get(key)
         if found is not None:
-            return Seen(found, "ok", reused=True)
+            return Seen(found, "ok", True)
         result = self._known[key] = self._reduce(t, zeros)
-        return Seen(result, "ok", reused=False)
+        return Seen(result, "ok", False)
 
     def _key(self, t: Tensor, zeros: int) -> Hashable:
-        """Name a tensor by its storage object, kept from being mistaken by a weak reference.
+        """Name the elements of a tensor: their storage, where they lie in it, and its version.
 
-        While the reference is held, no other storage can have the same identity; an address
-        alone would be reused within a step. The references are torch's own numbers, freed in
-        `forget`: an object with a finaliser for each could swallow a Ctrl-C.
+        While a weak reference to the storage is held, no other can have the same identity; an
+        address alone would be reused within a step. The references are torch's own numbers,
+        freed in `forget`: an object with a finaliser for each could swallow a Ctrl-C. Elements
+        side by side are the same ones in whatever shape.
         """
-        if t.is_inference() or t.layout != torch.strided:
-            return None
-        reference: Any = t.untyped_storage()._weak_ref()  # a number, whatever the stubs say
-        self._references.append(reference)
+        storage: Any = t.untyped_storage()  # torch's stubs do not know what it can do
+        identity: int = storage._cdata
+        if identity not in self._held:
+            self._held.add(storage._weak_ref())
+        if t.is_contiguous() and not t.is_complex():
+            return (identity, t._version, t.storage_offset(), t.numel(), t.dtype, t.is_neg(), zeros)
         place = (t.storage_offset(), t.shape, t.stride(), t.dtype, t.is_conj(), t.is_neg())
-        return (reference, t._version, zeros, *place)
+        return (identity, t._version, zeros, place)
 
     def _reduce(self, t: Tensor, zeros: int) -> int:
-        outcome: _Result | _OnDevice
-        if devices.is_host(t):
-            outcome = self._on_host(t, zeros)
-        else:
-            rows = eager.summarize(t, float64=devices.has_float64(t))
-            with self._lock:
-                waiting = self._waiting.setdefault(t.device, [])
-                outcome = _OnDevice(t.device, len(waiting), rows, zeros)
-                waiting += rows.words
-                self._streams.add(devices.stream(t))
-        with self._lock:
-            self._results.append(outcome)
-            return len(self._results) - 1
+        if not t.is_cpu:
+            return self._on_device(t, zeros)
+        row = self._kernel.reduce(t)
+        if row == NONE:
+            row = self._results.put(host.summarize(t.detach(), self._scratch))
+        if zeros:
+            self._results.add_zeros(row, zeros)
+        return row
 
-    def _on_host(self, t: Tensor, zeros: int) -> _Result:
-        found = cpu.reduced(t) if not zeros else None
-        if found is not None:
-            return _Result(*found)
-        numbers = cpu.summarize(t) or host.summarize(t, self._scratch)
-        numbers.add_zeros(zeros)
-        return _Result.of(numbers)
+    def _on_device(self, t: Tensor, zeros: int) -> int:
+        words = eager.summarize(t.detach(), float64=devices.has_float64(t))
+        there = self._devices.setdefault(t.device, _Device())
+        row = self._results.reserve()
+        there.tensors.append(_OnDevice(row, len(there.words), words, zeros))
+        there.words += words.words
+        self._streams.add(devices.stream(t))
+        return row
 
     def forget(self) -> None:
         """Begin a new step: nothing counts as seen any more."""
         self._known.clear()
-        references, self._references = self._references, []
-        while references:
-            torch.UntypedStorage._free_weak_ref(references.pop())
+        while self._held:
+            torch.UntypedStorage._free_weak_ref(self._held.pop())
 
     def drain(self) -> tuple[Drained, list[str]]:
         """Copy everything to the host, one copy per device, and start empty.
 
         Returns the results and, for results that a device lost, what it said.
         """
-        with self._lock:
-            results, self._results = self._results, []
-            waiting, self._waiting = self._waiting, {}
-            streams, self._streams = self._streams, set()
-            self.forget()
-        errors = []
-        with torch._C.DisableTorchFunction(), _modes_off():
-            devices.join(streams)
-            for device, rows in waiting.items():
-                mine = [r for r in results if isinstance(r, _OnDevice) and r.device == device]
-                try:
-                    words = torch.stack(rows).cpu().numpy()
-                except RuntimeError as error:
-                    errors.append(f"{device}: {error}")
-                    continue
-                for each in mine:
-                    block = words[each.first : each.first + len(each.rows.words)]
-                    numbers = eager.decode(block, each.rows.repeats, each.rows.kind)
-                    numbers.add_zeros(each.zeros)
-                    each.result = _Result.of(numbers)
-        return _packed([r.result if isinstance(r, _OnDevice) else r for r in results]), errors
+        there, self._devices = self._devices, {}
+        streams, self._streams = self._streams, set()
+        self.forget()
+        errors: list[str] = []
+        try:
+            with torch._C.DisableTorchFunction(), _modes_off():
+                devices.join(streams)
+                errors = [e for at, each in there.items() if (e := self._fetch(at, each))]
+        finally:
+            drained = self._results.taken()
+        return drained, errors
 
-
-def _packed(results: list[_Result | None]) -> Drained:
-    n = len(results)
-    statistics = np.full((n, len(STATISTICS)), np.nan)
-    counts = np.full((n, len(COUNTS)), NONE, np.int64)
-    sizes = np.zeros(n, np.uint16)
-    there = [(row, result) for row, result in enumerate(results) if result is not None]
-    for row, result in there:
-        statistics[row], counts[row] = result.statistics, result.counts
-        sizes[row] = len(result.bins)
-    bins = np.concatenate([np.empty(0, np.uint16), *(r.bins for _, r in there)])
-    values = np.concatenate([np.empty(0, np.int64), *(r.values for _, r in there)])
-    return Drained(statistics, counts, sizes, bins, values)
+    def _fetch(self, device: torch.device, waiting: _Device) -> str:
+        """Fill the rows that wait for a device; return what it said if it lost them."""
+        try:
+            words = torch.stack(waiting.words).cpu().numpy()
+        except RuntimeError as error:
+            return f"{device}: {error}"
+        for each in waiting.tensors:
+            block = words[each.first : each.first + len(each.words.words)]
+            numbers = eager.decode(block, each.words.repeats, each.words.kind)
+            numbers.add_zeros(each.zeros)
+            self._results.fill(each.row, numbers)
+        return ""
 
 
 def _measurable(t: Tensor) -> tuple[Tensor, int, Status]:
@@ -219,8 +181,6 @@ def _measurable(t: Tensor) -> tuple[Tensor, int, Status]:
 
     The status is "ok", or the reason why there is no such tensor.
     """
-    if _is_ordinary(t):
-        return (t.detach(), 0, "ok") if t.numel() else (t, 0, "empty")
     while torch._C._functorch.is_functorch_wrapped_tensor(t):
         if torch._C._functorch.is_batchedtensor(t):
             return t, 0, "vmapped"

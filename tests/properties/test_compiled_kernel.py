@@ -13,9 +13,10 @@ import torch
 from hypothesis import given
 
 from probe_nb.stats.kernels import cpu, cpu_code, host
+from probe_nb.stats.results import Results
 from probe_nb.stats.summary import Reducer
-from probe_nb.terms import COUNTS, STATISTICS
 from tests import measuring, oracle
+from tests.measuring import by_compiled
 from tests.properties.test_statistics import HARD, PATIENT, many
 from tests.strategies import COMPLEX, EIGHT_BITS, SIGNED, filled, tensors
 
@@ -40,26 +41,16 @@ def _ready():
 
 def faults(t: torch.Tensor) -> list[str]:
     """Return where the kernel breaks its bounds, or counts otherwise than the torch kernel."""
-    numbers, short = cpu.summarize(t), cpu.reduced(t)
-    assert numbers is not None, "the kernel refused the tensor"
-    assert short is not None
-    theirs, want = host.summarize(t, host.Scratch()), oracle.expected(t)
-    wrong = oracle.faults(want, *measuring.named(numbers)) + oracle.faults(want, *named(*short))
-    if numbers.finite != theirs.finite or numbers.counts() != theirs.counts():
-        wrong.append(f"counts: {numbers.counts()}, not {theirs.counts()}")
-    if not np.array_equal(numbers.bins, theirs.bins):
+    measured = by_compiled(t)
+    assert measured is not None, "the kernel refused the tensor"
+    theirs = host.summarize(t, host.Scratch())
+    _, counts, bins = measuring.named(theirs)
+    wrong = oracle.faults(oracle.expected(t), *measured)
+    if measured[1] != counts:
+        wrong.append(f"counts: {measured[1]}, not {counts}")
+    if measured[2] != bins:
         wrong.append("bins differ from those of the torch kernel")
     return wrong
-
-
-def named(statistics, counts, bins, values):
-    """Return the short form of the results as the oracle takes them."""
-    assert (bins.dtype, values.dtype, values.all()) == (np.uint16, np.int64, True)
-    return (
-        dict(zip(STATISTICS, statistics, strict=True)),
-        dict(zip(COUNTS, counts, strict=True)),
-        oracle.signed_bins(bins, values),
-    )
 
 
 def _spread(n: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -75,7 +66,7 @@ def _bits(n: int, dtype: torch.dtype) -> torch.Tensor:
 @PATIENT
 @given(t=tensors(SERVED, max_side=11))
 def test_tensors_of_any_fill_and_layout_have_the_numbers_numpy_gives_them(t):
-    if t.numel() and cpu.summarize(t) is not None:
+    if t.numel() and by_compiled(t) is not None:
         assert not faults(t)
 
 
@@ -141,14 +132,14 @@ def test_every_value_of_a_half_type_is_counted_in_its_bin(dtype):
 @pytest.mark.parametrize("value", [0.1, -3.0, 7e-3, 1e-30])
 def test_a_constant_has_no_spread(dtype, value):
     t = torch.full((100_001,), value, dtype=dtype)
-    statistics, _, _ = named(*cpu.reduced(t))
+    statistics, _, _ = by_compiled(t)
     assert statistics["std"] == 0.0
     assert statistics["mean"] == pytest.approx(t[0].item(), rel=1e-7)
 
 
 def test_more_than_sixteen_million_elements_are_all_counted():
     n = 2**24 + 1
-    statistics, _, bins = measuring.named(cpu.summarize(torch.ones(n)))
+    statistics, _, bins = by_compiled(torch.ones(n))
     assert bins == {(1, 0): n}
     assert statistics["mean"] == 1.0
     assert statistics["l2"] == pytest.approx(math.sqrt(n), rel=1e-5)
@@ -210,22 +201,21 @@ OTHERS = {
 @pytest.mark.parametrize("case", OTHERS)
 def test_what_cannot_be_read_by_its_address_is_left_to_others(case):
     t = OTHERS[case]()
-    assert cpu.summarize(t) is None
-    assert cpu.reduced(t) is None
+    assert by_compiled(t) is None
 
 
 @many((torch.float64, *EIGHT_BITS, *SIGNED, torch.bool, *COMPLEX))
 def test_other_types_are_left_to_others(dtype):
-    assert cpu.summarize(torch.zeros(3, dtype=dtype)) is None
+    assert by_compiled(torch.zeros(3, dtype=dtype)) is None
 
 
 def test_a_parameter_is_a_plain_tensor():
-    assert cpu.summarize(torch.nn.Parameter(_spread(9))) is not None
+    assert by_compiled(torch.nn.Parameter(_spread(9))) is not None
 
 
 def test_a_lazy_copy_stays_lazy():
     t = _lazy_copy()
-    cpu.summarize(t)
+    by_compiled(t)
     assert torch._C._is_cow_tensor(t)
 
 
@@ -236,10 +226,10 @@ def test_zeros_and_subnormals_keep_their_values_while_the_cpu_flushes_them(dtype
     want = oracle.expected(t)
     assert torch.set_flush_denormal(True)
     try:
-        numbers = cpu.summarize(t)
+        measured = by_compiled(t)
     finally:
         torch.set_flush_denormal(False)
-    assert not oracle.faults(want, *measuring.named(numbers))
+    assert not oracle.faults(want, *measured)
 
 
 @PATIENT
@@ -247,16 +237,16 @@ def test_zeros_and_subnormals_keep_their_values_while_the_cpu_flushes_them(dtype
 def test_the_reducer_measures_with_it(t):
     reducer = Reducer()
     reducer.see(t, once=False)
-    assert repr(measuring.drained(reducer)[0]) == repr(named(*cpu.reduced(t)))
+    assert repr(measuring.drained(reducer)[0]) == repr(by_compiled(t))
 
 
 def test_threads_measure_at_the_same_time():
     inputs = [_spread(20_000 + i) * (i + 1) for i in range(4)]
-    alone = [named(*cpu.reduced(t)) for t in inputs]
+    alone = [by_compiled(t) for t in inputs]
     wrong = []
 
     def work(i: int) -> None:
-        wrong.extend(i for _ in range(200) if named(*cpu.reduced(inputs[i])) != alone[i])
+        wrong.extend(i for _ in range(200) if by_compiled(inputs[i]) != alone[i])
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(len(inputs))]
     for thread in threads:
@@ -269,7 +259,7 @@ def test_threads_measure_at_the_same_time():
 def test_nothing_is_written_to_the_tensor():
     t = _bits(5000, torch.float32)
     before, version = t.view(torch.int32).clone(), t._version
-    cpu.summarize(t)
+    by_compiled(t)
     assert torch.equal(t.view(torch.int32), before)
     assert t._version == version
 
@@ -303,7 +293,9 @@ FORKED = """
 import os, warnings, torch, threading
 warnings.simplefilter("ignore")
 from probe_nb.stats.kernels import cpu, cpu_code
-t = torch.arange(5000.0)
+from probe_nb.stats.results import Results
+t, results = torch.arange(5000.0), Results()
+kernel, high = cpu.Kernel(results), lambda row: results.chunk.rows[row, 1]
 {before}
 child = os.fork()
 if child == 0:
@@ -316,8 +308,8 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 def test_a_fork_measures_with_what_was_ready():
     run(
         FORKED.format(
-            before="cpu.warm().join(); cpu.summarize(t)",
-            inside="good = cpu.ready() and cpu.summarize(t).high == 4999.0",
+            before="cpu.warm().join(); kernel.reduce(t)",
+            inside="good = cpu.ready() and kernel.reduce(t) == 1 and high(1) == 4999.0",
         )
     )
 
@@ -330,7 +322,7 @@ def test_a_fork_while_the_kernel_is_made_does_without_it():
     run(
         FORKED.format(
             before="cpu_code.found = threading.Event().wait; cpu.warm()",
-            inside="good = cpu.warm() is None and cpu.summarize(t) is None and not cpu.ready()",
+            inside="good = cpu.warm() is None and kernel.reduce(t) == -1 and not cpu.ready()",
         )
     )
 
@@ -352,7 +344,7 @@ def test_without_a_kernel_the_torch_kernel_serves(monkeypatch, error):
     monkeypatch.setattr(cpu_code, "found", broken)
     cpu.warm().join()
     assert (cpu.ready(), cpu.kernel_name(), cpu.warm()) == (False, "torch", None)
-    assert cpu.summarize(_spread(10)) is None
+    assert cpu.Kernel(Results()).reduce(_spread(10)) == -1
     assert not measuring.faults(measuring.by_reducer, _spread(10))
 
 
@@ -364,7 +356,8 @@ def test_the_torch_kernel_can_be_asked_for(early):
     elif thread := cpu.warm():
         thread.join()
     cpu.disable()
-    assert (cpu.ready(), cpu.warm(), cpu.summarize(_spread(10))) == (False, None, None)
+    assert (cpu.ready(), cpu.warm()) == (False, None)
+    assert cpu.Kernel(Results()).reduce(_spread(10)) == -1
 
 
 @pytest.fixture

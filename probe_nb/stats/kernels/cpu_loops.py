@@ -36,26 +36,29 @@ LARGEST_SAFE = np.int32((127 + 54) << 23)
 """Largest magnitudes between which squares neither vanish nor overflow."""
 
 # what lies where in the scratch memory, in bytes, as `cpu` reads and writes it
-COUNTS, BINS = 64, 192
-VALUES = BINS + 8 * CLASSES
-NUMBERS = VALUES + 8 * CLASSES
-TABLES = NUMBERS + 2 * CLASSES
+COUNTS, BINS = 64, 256
+TABLES = BINS + 8 * CLASSES
 BUFFER = TABLES + 4 * 4 * CLASSES
 CELL = 8 * 7
 
 # the places among the float64 results, and among the int64 words after them
 LOW, HIGH, MEAN, STD, L2, ABSMAX = 0, 1, 2, 3, 4, 5
 SPREAD, TOGETHER = STD, L2  # while blocks are merged
-FINITE, NAN, POSINF, NEGINF, ZERO, SUBNORMAL, AT_MAX, FILLED = 0, 1, 2, 3, 4, 5, 6, 7
+FINITE, NAN, POSINF, NEGINF, ZERO, SUBNORMAL, AT_MAX = 0, 1, 2, 3, 4, 5, 6
 LEAST, MOST, POSITIVE, NEGATIVE = 8, 9, 10, 11
-ADDRESS, SIZE, KIND, LARGEST = 12, 13, 14, 15
+ADDRESS, SIZE, REPEATS, ROW, KIND, LARGEST, TARGET = 12, 13, 14, 15, 16, 17, 18
+
+# what lies where in the row of results at ROW, and in the header at TARGET: see `stats.results`
+ROW_FINITE, ROW_FILLED, ROW_START = 6, 13, 14
+NUMBERS, VALUES, CURSOR = 0, 1, 2
 
 
 @loop
 def summarize(scratch):
-    """Reduce the elements that four words in the scratch memory name, into the others.
+    """Reduce the elements that words in the scratch memory name, into a row of results.
 
-    KIND is the number of their type, LARGEST the bits of its largest magnitude in float32.
+    KIND is the number of their type, LARGEST the bits of its largest magnitude in float32. They
+    stand for REPEATS times as many. The bins are laid where the header at TARGET says.
     """
     given = int64_at(scratch + COUNTS)
     address, n, kind, largest = given[ADDRESS], given[SIZE], given[KIND], int32(given[LARGEST])
@@ -120,18 +123,35 @@ def _finish(found, low, high):
 
 @loop
 def _pack(scratch):
-    """List the filled bins: few are, and eight at a time are found to be empty."""
-    bins, values = int64_at(scratch + BINS), int64_at(scratch + VALUES)
-    numbers, filled = uint16_at(scratch + NUMBERS), 0
+    """Write the row, and list the filled bins: few are, and eight at a time are empty."""
+    found, counts = float64_at(scratch), int64_at(scratch + COUNTS)
+    header, repeats = int64_at(counts[TARGET]), counts[REPEATS]
+    row, words = float64_at(counts[ROW]), int64_at(counts[ROW])
+    found[L2] *= root(np.float64(repeats))
+    for i in range(ABSMAX + 1):
+        row[i] = found[i]
+    for i in range(AT_MAX + 1):
+        words[ROW_FINITE + i] = counts[i] * repeats
+    words[ROW_START] = header[CURSOR]
+    words[ROW_FILLED] = _list_filled(int64_at(scratch + BINS), repeats, header)
+    header[CURSOR] += words[ROW_FILLED]
+
+
+@loop
+def _list_filled(bins, repeats, header):
+    numbers = uint16_at(header[NUMBERS] + 2 * header[CURSOR])
+    values = int64_at(header[VALUES] + 8 * header[CURSOR])
+    filled = 0
     for first in range(0, CLASSES, 8):
         together = np.int64(0)
         for i in range(first, first + 8):
             together |= bins[i]
         if together:
             for i in range(first, first + 8):
-                numbers[filled], values[filled] = np.uint16(i), bins[i]
-                filled += np.int64(bins[i] != 0)
-    int64_at(scratch + COUNTS)[FILLED] = filled
+                if bins[i]:
+                    numbers[filled], values[filled] = np.uint16(i), bins[i] * repeats
+                    filled += 1
+    return filled
 
 
 @loop

@@ -60,7 +60,7 @@ def test_a_tensor_written_through_a_view_or_its_base_is_reduced_again(reducer):
 
 OTHERS = {
     "another offset": lambda t: t[1:5],
-    "another shape": lambda t: t.view(2, 4),
+    "fewer dimensions of other strides": lambda t: t.as_strided((2, 2), (4, 1)),
     "another stride": lambda t: t.as_strided((4,), (2,)),
     "another dtype": lambda t: t.view(torch.int32),
     "negated": torch._neg_view,
@@ -75,6 +75,13 @@ def test_other_elements_of_the_same_memory_are_another_tensor(reducer, case):
     reducer.see(t, once=True)
     assert not reducer.see(other, once=True).reused
     assert drained(reducer)[1] == by_reducer(other)
+
+
+def test_the_same_elements_in_another_shape_are_reduced_once(reducer):
+    t = torch.arange(8.0)
+    reducer.see(t, once=True)
+    assert reducer.see(t.view(2, 4), once=True).reused
+    assert not reducer.see(t.view(2, 4).t(), once=True).reused  # nor doubted: it is read again
 
 
 def test_a_conjugate_is_another_tensor_than_what_it_conjugates(reducer):
