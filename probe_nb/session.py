@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 import probe_nb
 from probe_nb import devices
@@ -24,7 +23,7 @@ from probe_nb.config import WatchConfig
 from probe_nb.errors import SessionStateError, notify
 from probe_nb.observe.attach import Attachment
 from probe_nb.observe.calls import Clock
-from probe_nb.observe.coverage import unobserved
+from probe_nb.observe.coverage import Coverage
 from probe_nb.observe.gradients import Gradients
 from probe_nb.observe.modules import ModuleHooks
 from probe_nb.observe.optimizers import OptimizerHook, as_optimizers, as_scaler
@@ -33,9 +32,10 @@ from probe_nb.observe.select import (
     Watched,
     add_modules,
     mark_selected,
-    own_parameters,
     watched_modules,
 )
+from probe_nb.observe.shards import owned
+from probe_nb.observe.tasks import Tasks
 from probe_nb.recorder import Recorder
 from probe_nb.run import Run
 from probe_nb.stats.kernels import cpu
@@ -87,8 +87,10 @@ class Session:
             self.run.info.rank,
         )
         roles = frozenset(options.roles)
-        self._gradients = Gradients(self._clock, self._recorder, roles)
-        self._parameters = Parameters(self._clock, self._recorder)
+        self._coverage = Coverage(found, roles)
+        tasks = Tasks(self._clock)
+        self._gradients = Gradients(self._clock, self._recorder, roles, tasks)
+        self._parameters = Parameters(found, self._clock, self._recorder, tasks, roles)
         self._modules = ModuleHooks(
             self._by_id,
             self._clock,
@@ -97,7 +99,7 @@ class Session:
             roles,
             begins=self._step_begins,
             goes_on=self._step_goes_on,
-            built=lambda watched, module: self._observe_parameters([(watched, module)]),
+            built=self._parameters.built,
         )
         self.listeners: list[Callable[[], None]] = []
         self.closers: list[Callable[[], None]] = []
@@ -188,6 +190,7 @@ class Session:
         """Take in what was seen so far, in the middle of a step."""
         self._modules.drop_raised()
         self._drain()
+        self._note_unobserved()
 
     def _step_begins(self) -> None:
         """Prepare the first root forward of a step: parameters are read before they are used."""
@@ -201,8 +204,7 @@ class Session:
         """Record the parameters once a step, at the first root forward that is recorded."""
         if self._unread and self._clock.recording:
             self._unread = False
-            chosen = [(w, m) for w in self._watched if w.selected and (m := w.module()) is not None]
-            self._observe_parameters(chosen)
+            self._parameters.step_begins()
 
     def _take_in_new_modules(self) -> None:
         """Watch what was put into a model since: a replaced head, an adapter."""
@@ -220,20 +222,6 @@ class Session:
         if late or self._recorder.waiting > _WAITING:
             self._drain()
 
-    def _observe_parameters(self, chosen: list[tuple[Watched, nn.Module]]) -> None:
-        """Record parameters, each once, and hook those that require grad."""
-        if "param_grad" in self.config.roles:
-            self._parameters.watch(chosen)
-        if "param" not in self.config.roles:
-            return
-        seen: set[int] = set()
-        for watched, module in chosen:
-            call = watched.parameters_call(self._clock)
-            for name, parameter in own_parameters(module).items():
-                if id(parameter) not in seen and not is_lazy(parameter):
-                    seen.add(id(parameter))
-                    self._recorder.tensor(call, ("param", name), parameter)
-
     def _step_ended(self) -> None:
         if self._clock.recording or self._recorder.waiting:
             self._drain()
@@ -244,8 +232,7 @@ class Session:
             self._clock.optimizer_stepped()
 
     def _holds_watched(self, optimizer: torch.optim.Optimizer) -> bool:
-        modules = [m for w in self._watched if (m := w.module()) is not None]
-        mine = {id(p) for m in modules for p in own_parameters(m).values()}
+        mine = {id(each.parameter) for each in owned(self._watched, selected=False)}
         return any(id(p) in mine for group in optimizer.param_groups for p in group["params"])
 
     # -- what is left ---------------------------------------------------------------------------
@@ -260,7 +247,8 @@ class Session:
             notify(f"probe_nb: {lost}")
         self.run.info.steps = self._clock.steps
         self._drained_at = time.monotonic()
-        self._note_unobserved()
+        if self.listeners:
+            self._note_unobserved()
         for listener in tuple(self.listeners):
             self._tell(listener)
 
@@ -281,7 +269,7 @@ class Session:
         info.notices += [each for each in devices.notices() if each not in info.notices]
 
     def _note_unobserved(self) -> None:
-        self.run.info.unobserved = unobserved(self._watched)
+        self.run.info.unobserved = self._coverage.unobserved()
 
 
 def _warn_restarted(_: Run) -> None:

@@ -21,12 +21,14 @@ from probe_nb.observe.leaves import Leaf
 from probe_nb.observe.select import Watched
 from probe_nb.observe.shares import (
     FeederHook,
+    Hook,
     NoticeHook,
     OutputHook,
     Share,
     SliceHook,
 )
 from probe_nb.observe.sink import Facts, Sink, Where
+from probe_nb.observe.tasks import Tasks
 from probe_nb.observe.views import stale
 from probe_nb.terms import Role, Status
 
@@ -45,16 +47,17 @@ class Gradients:
     reads: bool
     """Whether any gradient of a call is asked for."""
 
-    def __init__(self, clock: Clock, sink: Sink, roles: frozenset[Role]) -> None:
-        """Record the backward roles among `roles`."""
+    def __init__(self, clock: Clock, sink: Sink, roles: frozenset[Role], tasks: Tasks) -> None:
+        """Record the backward roles among `roles`; tell `tasks` where a backward came from."""
         self._clock = clock
         self._sink = sink
+        self._tasks = tasks
+        self._parameters = "param_grad" in roles
         self._outputs = "grad_output" in roles
         self._inputs = "grad_input" in roles
         self.reads = self._outputs or self._inputs
         self._handles: list[RemovableHandle] = []
         self._leaves: dict[tuple[int, Watched, str], RemovableHandle] = {}
-        self._notice: RemovableHandle | None = None
 
     # -- forward side -------------------------------------------------------------------------
 
@@ -81,13 +84,13 @@ class Gradients:
             status: Status = "passthrough" if through else "stale_view"
             call.owed.append(Owed(("grad_output", leaf), Facts.of(t), status))
         else:
-            self._attach_tensor(call, leaf, t, through=through)
+            hook = OutputHook(self, call, leaf, through=through)
+            self._attach_tensor(t, hook, (id(t), call.watched, leaf))
 
-    def _attach_tensor(self, call: Call, leaf: str, t: Tensor, *, through: bool) -> None:
+    def _attach_tensor(self, t: Tensor, hook: Hook, key: tuple[int, Watched, str]) -> None:
         """Hook an output; a leaf outlives its graphs, so there it replaces the call before."""
-        handle = t.register_hook(OutputHook(self, call, leaf, through=through))
+        handle = t.register_hook(hook)
         if t.is_leaf:
-            key = (id(t), call.watched, leaf)
             if (before := self._leaves.pop(key, None)) is not None:
                 before.remove()
             self._leaves[key] = handle
@@ -127,33 +130,39 @@ class Gradients:
     def _owe(call: Call, each: Input, status: Status) -> None:
         call.owed.append(Owed(("grad_input", each.leaves), each.facts, status))
 
-    def notice(self, leaves: list[Leaf]) -> None:
-        """Learn of a backward through these outputs, where nothing else would tell of it."""
-        for _, t in leaves:
+    def notice(self, call: Call, leaves: list[Leaf]) -> None:
+        """Learn of a backward through these outputs of a root, where nothing else tells of it."""
+        recorded = self._clock.recording
+        if recorded and self._outputs and call.watched.selected:
+            return
+        if self._clock.expects_training and not self._parameters:
+            return
+        for leaf, t in leaves:
             if t.requires_grad and graph.plain(t) and not stale(t):
-                if self._notice is not None:
-                    self._notice.remove()
-                self._notice = t.register_hook(NoticeHook(self))
-                return
+                hook = NoticeHook(self, call, recorded=recorded)
+                self._attach_tensor(t, hook, (id(t), call.watched, f"notice {leaf}"))
 
     # -- backward side: what the hooks report ---------------------------------------------------
 
     def arrived(self, call: Call, where: Where, g: Tensor | None, task: int) -> None:
         """Hand a gradient over; None is autograd's way to say that there is none."""
         self._clock.backward_ran()
+        self._tasks.reached(call, task)
         number = call.backward(task)
         if g is not None:
             self._sink.tensor(call, where, g, number)
         if call.owed:
             self._pay(call, number)
 
-    def backward_ran(self) -> None:
-        """Pass on that a backward runs."""
+    def noticed(self, call: Call, *, recorded: bool) -> None:
+        """Pass on that a backward runs, and where it came from."""
         self._clock.backward_ran()
+        self._tasks.reached(call, graph.task(), recorded=recorded)
 
     def passed_through(self, call: Call, leaf: str, g: Tensor) -> None:
         """Say that the gradient of an output that is an input belongs to nobody alone."""
         self._clock.backward_ran()
+        self._tasks.reached(call, graph.task())
         number = call.backward(graph.task())
         self._sink.absent(call, ("grad_output", leaf), Facts.of(g), "passthrough", number)
         if call.owed:
@@ -180,8 +189,7 @@ class Gradients:
 
     def close(self) -> None:
         """Remove every hook, also from graphs that are still waiting for their backward."""
-        noticing = () if self._notice is None else (self._notice,)
-        for handle in (*self._handles, *noticing):
+        for handle in self._handles:
             handle.remove()
         self._handles.clear()
         self._leaves.clear()

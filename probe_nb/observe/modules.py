@@ -37,7 +37,7 @@ class ModuleHooks:
         *,
         begins: Callable[[], None],
         goes_on: Callable[[], None],
-        built: Callable[[Watched, nn.Module], None],
+        built: Callable[[Watched], None],
     ) -> None:
         """Tie the parts together.
 
@@ -179,7 +179,7 @@ class ModuleHooks:
         if type(module) is not watched.cls:  # a lazy module that was built by its first call
             watched.cls = type(module)
             watched.sites.clear()
-            self._built(watched, module)
+            self._built(watched)
         watched.seen |= clock.recording
         if recompute:
             watched.recomputed += 1
@@ -203,8 +203,8 @@ class ModuleHooks:
             return
         entered, call.entered = call.entered, None
         leaves = results(output)
-        if call.watched.is_root and not self._clock.expects_training:
-            self._gradients.notice(leaves)
+        if call.watched.is_root and not call.recompute:
+            self._gradients.notice(call, leaves)
         if not call.watched.selected or not self._clock.recording:
             return
         if self._outputs and not call.recompute:

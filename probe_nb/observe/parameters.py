@@ -1,68 +1,149 @@
-"""param_grad: what a backward adds to the gradient of a parameter."""
+"""Parameters: their values, and what a backward adds to their gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
 from probe_nb.observe import graph
+from probe_nb.observe.accumulated import Accumulated, Added, State
 from probe_nb.observe.aside import aside
 from probe_nb.observe.calls import Clock
 from probe_nb.observe.select import Watched, own_parameters
+from probe_nb.observe.shards import Owned, owned
 from probe_nb.observe.shares import Hook
 from probe_nb.observe.sink import Facts, Sink
+from probe_nb.observe.tasks import Tasks, When
+from probe_nb.terms import Role
 
 
 class Parameters:
-    """Hooks on the parameters that require grad."""
+    """Reads parameters when a step begins and hooks those that require grad."""
 
-    def __init__(self, clock: Clock, sink: Sink) -> None:
-        """Attach to nothing yet."""
+    def __init__(
+        self,
+        watched: list[Watched],
+        clock: Clock,
+        sink: Sink,
+        tasks: Tasks,
+        roles: frozenset[Role],
+    ) -> None:
+        """Attach to nothing yet. `watched` may grow."""
+        self._watched = watched
         self._clock = clock
         self._sink = sink
-        self._handles: dict[int, RemovableHandle] = {}
+        self._tasks = tasks
+        self._values = "param" in roles
+        self._gradients = "param_grad" in roles
+        self._held: dict[int, _Held] = {}
+        self._unhooked = False
+        self._accumulated = Accumulated(sink, tasks, self._looked_at)
 
-    def watch(self, modules: Iterable[tuple[Watched, nn.Module]]) -> None:
-        """Attach to every parameter that requires grad and is not attached to yet."""
-        for watched, module in modules:
-            for name, parameter in own_parameters(module).items():
-                if not parameter.requires_grad or is_lazy(parameter):
-                    continue
-                if type(parameter) is not nn.Parameter and hasattr(parameter, "_local_tensor"):
-                    self._owe_sharded(watched, name, parameter)
-                    continue
-                handle = self._handles.get(id(parameter))
-                if handle is None or handle.hooks_dict_ref() is None:
-                    hook = ParameterHook(self, watched, name)
-                    self._handles[id(parameter)] = parameter.register_hook(hook)
+    # -- forward side -------------------------------------------------------------------------
 
-    def _owe_sharded(self, watched: Watched, name: str, parameter: Tensor) -> None:
-        """Say that the gradient of a sharded parameter (DTensor) is not read: no hook sees it."""
-        call = watched.parameters_call(self._clock)
-        self._sink.absent(call, ("param_grad", name), Facts.of(parameter), "unsupported")
+    def step_begins(self) -> None:
+        """Read every parameter, and attach to those that are new or came back."""
+        now = list(self._once(self._watched))
+        if self._gradients:
+            self._unhooked = any(each.looked_at or not each.hooked for each in now)
+            gone = self._held.keys() - {id(each.parameter) for each in now}
+            for key in gone:
+                self._held.pop(key).handle.remove()
+        self._take(now)
 
-    def arrived(self, watched: Watched, name: str, g: Tensor) -> None:
+    def built(self, watched: Watched) -> None:
+        """Read the parameters of a lazy module that was built by its first call."""
+        self._take(list(self._once([watched])))
+
+    def _once(self, watched: Iterable[Watched]) -> Iterator[Owned]:
+        """Yield each parameter under its first owner."""
+        seen = set()
+        for each in owned(watched):
+            if id(each.parameter) not in seen and not is_lazy(each.parameter):
+                seen.add(id(each.parameter))
+                yield each
+
+    def _take(self, now: list[Owned]) -> None:
+        for each in now:
+            if self._gradients and each.hooked and each.parameter.requires_grad:
+                self._attach(each)
+            if self._values:
+                call = each.watched.parameters_call(self._now())
+                self._sink.tensor(call, ("param", f"{each.name}{each.suffix}"), each.value)
+
+    def _now(self) -> When:
+        return When(self._clock.step, self._clock.micro_step, self._clock.recording)
+
+    def _attach(self, each: Owned) -> None:
+        held = self._held.get(id(each.parameter))
+        if held is not None and held.sits_on(each.parameter):
+            held.look(each)
+            return
+        if held is not None:
+            held.leave(each.parameter)
+        hook = ParameterHook(self)
+        handle = each.parameter.register_hook(hook)
+        new = self._held[id(each.parameter)] = _Held(hook, handle, each.parameter._cdata)
+        new.look(each)
+        if held is not None and held.others and held.cdata != new.cdata:
+            call = each.watched.parameters_call(self._now())  # they are dead, and so is ours
+            facts = Facts.of(each.parameter)
+            self._sink.absent(call, ("param_grad", each.name), facts, "unsupported")
+
+    def _looked_at(self) -> Iterable[Owned]:
+        """Return the parameters of whose gradient no hook tells, or not all."""
+        if not self._unhooked:
+            return ()
+        return [each for each in self._once(self._watched) if each.looked_at or not each.hooked]
+
+    # -- backward side ------------------------------------------------------------------------
+
+    def arrived(self, watched: Watched, name: str, parameter: int, g: Tensor) -> None:
         """Hand over what this backward adds to a parameter's gradient."""
         self._clock.backward_ran()
-        if self._clock.recording:
-            call = watched.parameters_call(self._clock)
-            self._sink.tensor(call, ("param_grad", name), g, call.backward(graph.task()))
+        task = graph.task()
+        when = self._tasks.when(task, watched)
+        if not when.recorded:
+            return
+        call = watched.parameters_call(when)
+        number = call.backward(task)
+        self._sink.tensor(call, ("param_grad", name), g, number)
+        module = watched.module()
+        p = None if module is None else own_parameters(module).get(name)
+        if p is not None and id(p) == parameter:
+            before, mine = State.of(p.grad), State.of(g)
+            added = Added(call, number, name, parameter, before, mine, self._alone(p))
+            self._accumulated.adds(task, added)
+
+    def _alone(self, p: Any) -> bool:
+        """Tell whether nothing of the user's comes between this hook and the end."""
+        held = self._held.get(id(p))
+        last = held is not None and next(reversed(p._backward_hooks or {}), None) == held.handle.id
+        return last and not p._post_accumulate_grad_hooks
 
     def fault(self, watched: Watched, error: Exception) -> None:
         """Report an error of our own inside a hook."""
         self._sink.fault(watched, "backward", error)
 
+    # -- lifetime -----------------------------------------------------------------------------
+
     def close(self, watched: Iterable[nn.Module]) -> None:
         """Remove every hook, also those whose handles an interrupt kept from us."""
-        for handle in self._handles.values():
-            handle.remove()
         for module in watched:
             for parameter in own_parameters(module).values():
+                if (held := self._held.get(id(parameter))) is not None:
+                    held.leave(parameter)
                 self._clear(parameter)
-        self._handles.clear()
+        for held in self._held.values():
+            held.handle.remove()
+        self._held.clear()
+        self._accumulated.forget()
+        self._tasks.forget()
 
     def _clear(self, parameter: Tensor) -> None:
         hooks = parameter._backward_hooks or {}
@@ -74,11 +155,15 @@ class Parameters:
 class ParameterHook(Hook):
     """Reads what a backward adds to a parameter's gradient."""
 
-    __slots__ = ("_name", "_parameters", "_watched")
+    __slots__ = ("_name", "_parameter", "_parameters", "_watched")
 
-    def __init__(self, parameters: Parameters, watched: Watched, name: str) -> None:
-        """Remember the module and the parameter's name in it."""
-        self._parameters, self._watched, self._name = parameters, watched, name
+    def __init__(self, parameters: Parameters) -> None:
+        """Remember whom to tell."""
+        self._parameters = parameters
+
+    def belongs(self, each: Owned) -> None:
+        """Remember the module, the name in it, and which parameter it is."""
+        self._watched, self._name, self._parameter = each.watched, each.name, id(each.parameter)
 
     def reports_to(self, parameters: Parameters) -> bool:
         """Tell whose hook this is."""
@@ -88,6 +173,41 @@ class ParameterHook(Hook):
         """Run before the gradient is accumulated."""
         try:
             with aside():
-                self._parameters.arrived(self._watched, self._name, g)
+                self._parameters.arrived(self._watched, self._name, self._parameter, g)
         except Exception as error:
             self._parameters.fault(self._watched, error)
+
+
+@dataclass
+class _Held:
+    """A hook of ours on a parameter. The parameter itself is not kept, not even weakly."""
+
+    hook: ParameterHook
+    handle: RemovableHandle
+    cdata: int
+    """Which tensor of C++ the hook was put on. `swap_tensors` changes it under the parameter."""
+    others: bool = False
+    """The user has hooks there too."""
+
+    def sits_on(self, p: Any) -> bool:
+        """Tell whether the hook will be called with the gradient of `p`."""
+        hooks = p._backward_hooks
+        return p._cdata == self.cdata and hooks is not None and self.handle.id in hooks
+
+    def look(self, each: Owned) -> None:
+        """Take note of the parameter's owner, and go behind the user's hooks."""
+        hooks: Any = each.parameter._backward_hooks
+        self.hook.belongs(each)
+        self.others = len(hooks) > 1
+        if next(reversed(hooks)) != self.handle.id:
+            hooks.move_to_end(self.handle.id)
+
+    def leave(self, p: Any) -> None:
+        """Take the hook away, and let no trace of it be left on a tensor that was swapped.
+
+        A swapped parameter has its table of hooks still, but torch does not look into it: a hook
+        that the user puts there would be dead because of ours.
+        """
+        self.handle.remove()
+        if p._cdata != self.cdata and not self.others:
+            p._backward_hooks = p._backward_hooks or None

@@ -6,13 +6,16 @@ import fnmatch
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from torch import nn
 
 from probe_nb.errors import ModelError, SelectionError, closest
-from probe_nb.observe.calls import Call, Clock
+from probe_nb.observe.calls import Call
 from probe_nb.terms import Role, shown
+
+if TYPE_CHECKING:
+    from probe_nb.observe.tasks import When
 
 _WRAPPERS: Final = {
     "DistributedDataParallel": "module",
@@ -22,6 +25,12 @@ _WRAPPERS: Final = {
     "CheckpointWrapper": "_checkpoint_wrapped_module",
 }
 """Classes that only wrap one module; they are skipped and leave no trace in its path."""
+
+_DISTRIBUTED: Final = ("DistributedDataParallel", "FullyShardedDataParallel")
+
+
+_FORWARDS: Final = 16
+"""Forwards whose backwards are told apart at once, for the parameters of one module."""
 
 
 @dataclass(eq=False)
@@ -40,26 +49,39 @@ class Watched:
     recomputed: int = 0
     called: bool = False
     seen: bool = False
+    silenced: bool = False
+    """It ran while `run.only` recorded something else."""
     sites: dict[tuple[Role, str], int] = field(default_factory=dict)
-    parameters: Call | None = None
+    shell: weakref.ref[nn.Module] | None = None
+    """The wrapper around it; of several the one that spreads it over processes."""
+    _parameters: dict[tuple[int, int], Call] = field(default_factory=dict)
 
     @property
     def type(self) -> str:
-        """Name of the module's class; a lazy module changes it with its first call."""
-        return self.cls.__name__
+        """Name of the module's class; a lazy module changes it with its first call.
+
+        FSDP2 puts a class of its own before the module's. It is a wrapper like the others.
+        """
+        cls = self.cls
+        if any(each.__name__ == "FSDPModule" for each in cls.__bases__):
+            cls = cls.__bases__[-1]
+        return cls.__name__
 
     def begin_step(self) -> None:
         """Count calls from 0 again."""
         self.calls = self.recomputed = 0
-        self.parameters = None
 
-    def parameters_call(self, clock: Clock) -> Call:
+    def parameters_call(self, when: When) -> Call:
         """Return the call that parameters and their gradients are written down under."""
-        if self.parameters is None or self.parameters.micro_step != clock.micro_step:
+        key = (when.step, when.micro_step)
+        call = self._parameters.get(key)
+        if call is None:
             module = self.module()
             training = module is not None and module.training
-            self.parameters = Call(self, 0, clock.step, clock.micro_step, 0, training, False)
-        return self.parameters
+            call = self._parameters[key] = Call(self, 0, *key, 0, training, False)
+            while len(self._parameters) > _FORWARDS:
+                self._parameters.pop(next(iter(self._parameters)), None)
+        return call
 
 
 def own_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -121,11 +143,12 @@ def watched_modules(models: Mapping[str, nn.Module], select: Sequence[str]) -> l
 def add_modules(by_id: dict[int, Watched], name: str, model: nn.Module) -> list[Watched]:
     """Add the modules of a model that are not known yet, and return them."""
     added = []
-    for path, module, compiled in _walk(model, ""):
+    for path, module, compiled, shell in _walk(model, ""):
         known = by_id.get(id(module))
         if known is None or known.module() is not module:
             ref, cls, is_root = weakref.ref(module), type(module), path == ""
             watched = Watched(ref, name, path, cls, is_root, selected=True, compiled=compiled)
+            watched.shell = None if shell is None else weakref.ref(shell)
             by_id[id(module)] = watched
             added.append(watched)
         elif path != known.path and path not in known.aliases:
@@ -134,17 +157,23 @@ def add_modules(by_id: dict[int, Watched], name: str, model: nn.Module) -> list[
 
 
 def _walk(
-    module: nn.Module, path: str, inside: frozenset[int] = frozenset(), *, compiled: bool = False
-) -> Iterator[tuple[str, nn.Module, bool]]:
-    """Yield (path, module, is compiled) depth first, once per path, without wrappers."""
+    module: nn.Module,
+    path: str,
+    inside: frozenset[int] = frozenset(),
+    *,
+    compiled: bool = False,
+    shell: nn.Module | None = None,
+) -> Iterator[tuple[str, nn.Module, bool, nn.Module | None]]:
+    """Yield (path, module, is compiled, wrapper) depth first, once per path, without wrappers."""
     kind = type(module).__name__
     inner = getattr(module, _WRAPPERS[kind], None) if kind in _WRAPPERS else None
     compiled |= kind == "OptimizedModule"
     compiled |= getattr(module, "_compiled_call_impl", None) is not None
     if isinstance(inner, nn.Module):
-        yield from _walk(inner, path, inside, compiled=compiled)
+        shell = module if kind in _DISTRIBUTED or shell is None else shell
+        yield from _walk(inner, path, inside, compiled=compiled, shell=shell)
         return
-    yield path, module, compiled
+    yield path, module, compiled, shell
     inside |= {id(module)}
     for name, child in module._modules.items():
         if child is not None and id(child) not in inside:

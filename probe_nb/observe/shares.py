@@ -24,8 +24,8 @@ class Receiver(Protocol):
     def arrived(self, call: Call, where: Where, g: Tensor | None, task: int) -> None:
         """Take a gradient of one backward."""
 
-    def backward_ran(self) -> None:
-        """Take note that a backward runs."""
+    def noticed(self, call: Call, *, recorded: bool) -> None:
+        """Take note that a backward of a call runs."""
 
     def passed_through(self, call: Call, leaf: str, g: Tensor) -> None:
         """Take the gradient of an output that is an input."""
@@ -67,17 +67,21 @@ class OutputHook(Hook):
 
 
 class NoticeHook(Hook):
-    """Learns that a backward runs, and nothing of it."""
+    """Learns that a backward of a call runs, and nothing of it."""
 
-    __slots__ = ("_receiver",)
+    __slots__ = ("_call", "_receiver", "_recorded")
 
-    def __init__(self, receiver: Receiver) -> None:
-        """Remember whom to tell."""
-        self._receiver = receiver
+    def __init__(self, receiver: Receiver, call: Call, *, recorded: bool) -> None:
+        """Remember whom to tell, and whether the call is recorded."""
+        self._receiver, self._call, self._recorded = receiver, call, recorded
 
     def __call__(self, _: Tensor) -> None:
         """Run in the backward."""
-        self._receiver.backward_ran()
+        try:
+            with aside():
+                self._receiver.noticed(self._call, recorded=self._recorded)
+        except Exception as error:  # a fault of ours is never the user's
+            self._receiver.fault(self._call.watched, error)
 
 
 class Share:

@@ -144,8 +144,8 @@ def test_param_grad_is_what_this_backward_adds():
         for value in (2.0, 5.0):
             model(torch.tensor([[value]])).backward()
     assert model.weight.grad.item() == 7.0
-    assert rows(run, "param_grad") == {("", "weight"): [2.0, 5.0]}
-    assert run.frame(role="param_grad")["micro_step"].tolist() == [0, 1]
+    assert rows(run, "param_grad") == {("", "weight"): [2.0, 5.0], ("", "weight.grad"): [7.0]}
+    assert run.frame(role="param_grad", leaf="weight")["micro_step"].tolist() == [0, 1]
 
 
 def test_backwards_through_one_graph_are_numbered():
@@ -154,9 +154,10 @@ def test_backwards_through_one_graph_are_numbered():
         y = model(torch.ones(1, 1, requires_grad=True))
         for factor in (1.0, 2.0, 4.0):
             (y * factor).backward(retain_graph=True)
-    for role in ("grad_output", "grad_input", "param_grad"):
-        found = run.frame(role=role)
+    for role, leaf in (("grad_output", "0"), ("grad_input", "0"), ("param_grad", "weight")):
+        found = run.frame(role=role, leaf=leaf)
         assert found["backward"].tolist() == [0, 1, 2]
+    assert run.frame(role="param_grad", leaf="weight.grad")["backward"].tolist() == [1, 2]
     assert rows(run, "grad_output") == {("", "0"): [1.0, 2.0, 4.0]}
     assert run.frame(role="output")["backward"].isna().all()
 
