@@ -19,6 +19,7 @@ from probe_nb.errors import notify
 from probe_nb.exponents import BINS
 from probe_nb.observe.calls import Call, Clock
 from probe_nb.observe.select import Watched
+from probe_nb.observe.shards import held
 from probe_nb.observe.sink import Facts, Where
 from probe_nb.stats.results import Drained
 from probe_nb.stats.summary import NONE, Reducer, Seen
@@ -95,6 +96,8 @@ class Recorder:
 
     def _reduce(self, call: Call, where: Where, t: Tensor, backward: int) -> None:
         try:
+            t, part = held(t)
+            where = (where[0], where[1] + part) if part else where
             once = where[0] not in ("param", "buffer")
             result, status, reused = self._reducer.see(t, once=once)
         except Exception as error:
