@@ -132,51 +132,17 @@ FREE: Table = {
             "attention_mask": ones(2, 4),
         },
     ),
-    "perceiver": (
-        "PerceiverForMaskedLM",
+    "perceiver-image": (
+        "PerceiverForImageClassificationConvProcessing",
         {
             "num_latents": 4,
             "d_latents": 16,
             "d_model": 16,
             "num_self_attends_per_block": 2,
             "num_self_attention_heads": 2,
-            "num_cross_attention_heads": 2,
-            "qk_channels": 16,
-            "v_channels": 16,
-            "vocab_size": 99,
-            "max_position_embeddings": 9,
+            "num_cross_attention_heads": 1,
         },
-        {"inputs": ids(2, 9), "attention_mask": ones(2, 9), "labels": ids(2, 9)},
-    ),
-    "esm": (
-        "EsmForMaskedLM",
-        BERT
-        | {
-            "model_type": "esm",
-            "position_embedding_type": "rotary",
-            "token_dropout": True,
-            "mask_token_id": 4,
-            "pad_token_id": 1,
-        },
-        TEXT | {"labels": ids(2, 7)},
-    ),
-    "esmc": ("EsmcForMaskedLM", TINY | {"vocab_size": 99, "pad_token_id": 1}, TEXT),
-    "tapas": (
-        "TapasForQuestionAnswering",
-        BERT
-        | {
-            "model_type": "tapas",
-            "type_vocab_sizes": [3, 8, 8, 2, 8, 8, 4],
-            "num_aggregation_labels": 2,
-            "max_num_rows": 8,
-            "max_num_columns": 8,
-        },
-        TEXT
-        | {
-            "token_type_ids": labels(2, 7, 7, below=2),
-            "labels": labels(2, 7),
-            "aggregation_labels": labels(2),
-        },
+        {"inputs": floats(2, 3, 32, 32), "labels": labels(2)},
     ),
     "canine": (
         "CanineForTokenClassification",
