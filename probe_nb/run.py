@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 import pandas as pd
 
+from probe_nb.analysis import missed
 from probe_nb.errors import SelectionError, SessionStateError, closest
 from probe_nb.exponents import Histogram
 from probe_nb.store import files
@@ -241,12 +242,18 @@ class Run:
     # -- what was not seen --------------------------------------------------------------------
 
     def coverage(self) -> pd.DataFrame:
-        """Return the modules whose forward was not seen, each with the reason.
+        """Return what is missing, why, and what to do: one row per module and reason.
 
-        Columns: `model`, `module`, `type`, `reason`.
+        First the modules whose calls left no row, then the rows without numbers.
+
+        Columns: `model`, `module`, `type`; `reason`, such as `"never called"`, or the `status` of
+        rows without numbers; `rows`, how many of these there are, `pd.NA` where the module left
+        none; `remedy`, what to do.
         """
         self.flush()
-        return pd.DataFrame(self.info.unobserved, columns=["model", "module", "type", "reason"])
+        found = missed.coverage(self.columns, self.info)
+        frame = pd.DataFrame(found, columns=list(missed.COLUMNS))
+        return frame.astype({"rows": "Int64"})
 
     # -- files and views ------------------------------------------------------------------------
 

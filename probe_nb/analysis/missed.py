@@ -1,32 +1,49 @@
-"""Modules that were watched and left no record."""
+"""What a run does not hold: modules without a record, records without numbers."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from probe_nb.reasons import EXPECTED, NUMBERED, REMEDIES
+from probe_nb.terms import STATUSES
 
 if TYPE_CHECKING:
     from probe_nb.analysis.tally import Tally
+    from probe_nb.store.columns import Columns
     from probe_nb.terms import RunInfo
 
+COLUMNS: Final = ("model", "module", "type", "reason", "rows", "remedy")
+"""The columns of `run.coverage()`."""
+
 _CONTAINERS: Final = frozenset({"ModuleList", "ModuleDict", "ParameterList", "ParameterDict"})
-"""Nobody can call these: that they were not called is no finding."""
+"""Nobody can call these; runs of older versions do not say so."""
 
 
 def missed(info: RunInfo) -> list[dict[str, str]]:
     """Return the modules without a record that could have had one."""
-    return [each for each in info.unobserved if each.get("type") not in _CONTAINERS]
+    return [
+        each
+        for each in info.unobserved
+        if each.get("reason") not in EXPECTED and each.get("type") not in _CONTAINERS
+    ]
 
 
 def missed_of(tally: Tally, info: RunInfo) -> str:
-    """Write how many modules were not observed, of how many; empty if none.
+    """Write how many modules were not seen, of how many, and why; empty if none.
 
     A module that was not called may have records all the same, of its parameters.
     """
-    several, here = len(missed(info)), watched(tally, info)
-    if not several:
+    found, here = missed(info), watched(tally, info)
+    if not found:
         return ""
-    be = "was" if several == 1 else "were"
-    return f"{several:,} of {here:,} module{'' if here == 1 else 's'} {be} not observed"
+    be = "was" if len(found) == 1 else "were"
+    why = Counter(reason for each in found if (reason := each.get("reason")))
+    listed = ", ".join(f"{count:,} {reason}" for reason, count in why.most_common())
+    several = f"{len(found):,} of {here:,} module{'' if here == 1 else 's'} {be} not seen"
+    return f"{several}: {listed}" if listed else several
 
 
 def watched(tally: Tally, info: RunInfo) -> int:
@@ -34,3 +51,31 @@ def watched(tally: Tally, info: RunInfo) -> int:
     only = next(iter(info.models), "")
     names = {(each.get("model", only), each.get("module", "")) for each in missed(info)}
     return len(names.union(tally.modules))
+
+
+def coverage(columns: Columns, info: RunInfo) -> list[dict[str, Any]]:
+    """Return one entry per module and reason: modules that were not seen, then rows that lack."""
+    unseen = [{**each, "rows": None} for each in info.unobserved]
+    return [
+        {**each, "remedy": REMEDIES.get(each.get("reason", ""), "")}
+        for each in [*unseen, *_without_numbers(columns)]
+    ]
+
+
+def _without_numbers(columns: Columns) -> list[dict[str, Any]]:
+    """Count the rows without numbers per module and status, in the order of the sites."""
+    whole, counts = columns.arrays(), Counter[tuple[str, str, str, str]]()
+    lacks = [code for code, status in enumerate(STATUSES) if status not in NUMBERED]
+    chosen = np.isin(whole["status"], lacks)
+    pairs = np.stack([whole["site"][chosen], whole["status"][chosen]]).astype(np.int64)
+    for (site, status), rows in zip(*_unique(pairs), strict=True):
+        about = columns.tables.sites.values[site]
+        counts[about.model, about.module, about.type, STATUSES[status]] += rows
+    names = ("model", "module", "type", "reason")
+    return [dict(zip(names, key, strict=True), rows=rows) for key, rows in counts.items()]
+
+
+def _unique(pairs: np.ndarray) -> tuple[list[list[int]], list[int]]:
+    """Return the distinct columns of an array of two rows, and how often each is there."""
+    found, counts = np.unique(pairs, axis=1, return_counts=True)
+    return found.T.tolist(), counts.tolist()

@@ -19,6 +19,7 @@ from probe_nb.analysis.firsts import First
 from probe_nb.analysis.missed import missed
 from probe_nb.analysis.tally import Tally
 from probe_nb.analysis.words import number, place, plural, steps_of
+from probe_nb.reasons import REMEDIES
 from probe_nb.store.columns import Columns
 from probe_nb.terms import STATUS_CODE, RunInfo
 
@@ -305,11 +306,14 @@ def _empty(info: RunInfo | None) -> Verdict:
         reason = each.get("reason", "")
         reasons[reason] = reasons.get(reason, 0) + 1
     listed = sorted(reasons.items(), key=lambda item: -item[1])[:3]
-    why = "; ".join(f"{plural(count, 'module')}: {reason}" for reason, count in listed if reason)
-    if info.config.get("steps"):
-        why = "; ".join(filter(None, [f"only steps {info.config['steps']} were asked for", why]))
-    why = why or "no forward of the model ran inside the watch"
-    return Verdict("empty", "Nothing was recorded", why)
+    parts = [f"{plural(count, 'module')}: {reason}" for reason, count in listed if reason]
+    for option, noun in (("steps", "steps"), ("token_range", "tokens")):
+        if asked := info.config.get(option):
+            words = asked if isinstance(asked, str) else " to ".join(map(str, asked))
+            parts.insert(0, f"only {noun} {words} were asked for")
+    why = "; ".join(parts) or "no forward of the model ran inside the watch"
+    remedy = next((REMEDIES[reason] for reason, _ in listed if reason in REMEDIES), "")
+    return Verdict("empty", "Nothing was recorded", f"{why}. {remedy}" if remedy else why)
 
 
 def _capital(text: str) -> str:

@@ -2,25 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import Final
 
+import torch
+from torch import nn
+
+from probe_nb import reasons
 from probe_nb.observe.select import Watched
+from probe_nb.terms import Role
+
+_OF_CALLS: Final[frozenset[Role]] = frozenset({"input", "output", "grad_output", "grad_input"})
+_FORWARD: Final[frozenset[Role]] = frozenset({"input", "output"})
+_GRAPHS: Final = ("GraphModule", "UnflattenedModule")
+_UNIMPLEMENTED: Final = nn.Module.forward
 
 
-def unobserved(watched: Iterable[Watched]) -> list[dict[str, str]]:
-    """List the modules that left no row, with the reason."""
-    return [
-        {"model": w.model, "module": w.path, "type": w.type, "reason": _reason(w)}
-        for w in watched
-        if not (w.selected and w.seen)
-    ]
+class Coverage:
+    """Lists what was not seen; made anew only after something more was seen."""
+
+    def __init__(self, watched: list[Watched], roles: Collection[Role]) -> None:
+        """Look at these modules, and at those that are added to the list later."""
+        self._watched = watched
+        self._asked = _OF_CALLS.intersection(roles)
+        self._known: tuple[int, ...] = ()
+        self._listed: list[dict[str, str]] = []
+
+    def unobserved(self) -> list[dict[str, str]]:
+        """Return the modules that left no row of a call, with the reason."""
+        known = (len(self._watched), *map(self._progress, self._watched))
+        if known != self._known:
+            tree = _Tree(self._watched)
+            found = [(w, self._reason(w, tree)) for w in self._watched]
+            self._listed = [
+                {"model": w.model, "module": w.path, "type": w.type, "reason": reason}
+                for w, reason in found
+                if reason
+            ]
+            self._known = known
+        return self._listed
+
+    def _progress(self, watched: Watched) -> int:
+        sites = watched.sites
+        return watched.selected + 2 * watched.called + 4 * watched.seen + 8 * len(sites)
+
+    def _reason(self, watched: Watched, tree: _Tree) -> str:
+        if not watched.selected:
+            return reasons.NOT_SELECTED
+        if not watched.seen:
+            return tree.reason(watched)
+        if not self._asked or any(role in _OF_CALLS for role, _ in watched.sites):
+            return ""
+        return reasons.NO_TENSORS if self._asked & _FORWARD else reasons.NO_GRADIENTS
 
 
-def _reason(watched: Watched) -> str:
-    if not watched.selected:
-        return "not selected"
-    if watched.called:
-        return "called only in steps that were not asked for"
-    if watched.compiled:
-        return "runs as compiled code, which stays compiled; watch the model it was compiled from"
-    return "never called (or called only through .forward(), or inside fused or compiled code)"
+class _Tree:
+    """The watched modules by their paths, to ask what happened around one of them."""
+
+    def __init__(self, watched: Iterable[Watched]) -> None:
+        self._at = {(w.model, path): w for w in watched for path in (w.path, *w.aliases)}
+        self._models = {w.model for w in watched if w.is_root and w.module() is not None}
+        self._busy = {
+            (w.model, path.rpartition(".")[0])
+            for w in watched
+            if w.called
+            for path in (w.path, *w.aliases)
+            if path
+        }
+
+    def reason(self, watched: Watched) -> str:
+        """Say why a module that was to be seen was not."""
+        if watched.called:
+            return reasons.ELSEWHERE if watched.silenced else reasons.STEPS
+        module = watched.module()
+        if module is None:
+            return reasons.GONE if watched.model in self._models else reasons.NEVER
+        around = self._around(watched)
+        if watched.compiled:
+            return reasons.COMPILED
+        if any(isinstance(each, torch.jit.ScriptModule) for each, _ in around):
+            return reasons.SCRIPTED
+        if _has_no_forward(module):
+            return reasons.TRACED if _frozen(module, around) else reasons.CONTAINER
+        return self._uncalled(watched, around)
+
+    def _uncalled(self, watched: Watched, around: list[tuple[nn.Module, bool]]) -> str:
+        caller = next((module for module, called in around if called), None)
+        if isinstance(caller, nn.TransformerEncoderLayer):
+            return reasons.FUSED
+        lent = any(role == "param_grad" for role, _ in watched.sites)
+        if lent or (isinstance(caller, nn.MultiheadAttention) and around[0][0] is caller):
+            return reasons.LENT
+        busy = any((watched.model, path) in self._busy for path in (watched.path, *watched.aliases))
+        return reasons.BYPASSED if busy else reasons.NEVER
+
+    def _around(self, watched: Watched) -> list[tuple[nn.Module, bool]]:
+        """Return the modules around one, the nearest first, and whether each was called."""
+        found, path = [], watched.path
+        while path:
+            path = path.rpartition(".")[0]
+            parent = self._at.get((watched.model, path))
+            if parent is not None and (module := parent.module()) is not None:
+                found.append((module, parent.called))
+        return found
+
+
+def _has_no_forward(module: nn.Module) -> bool:
+    """Tell whether nobody can call a module: what only holds others."""
+    return "forward" not in vars(module) and getattr(type(module), "forward", None) is (
+        _UNIMPLEMENTED
+    )
+
+
+def _frozen(module: nn.Module, around: list[tuple[nn.Module, bool]]) -> bool:
+    """Tell whether a module is what tracing left of a layer: its weights, without its code."""
+    if not module._parameters and not module._buffers:
+        return False
+    return any(kind.__name__ in _GRAPHS for each, _ in around for kind in type(each).__mro__)

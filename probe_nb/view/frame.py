@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probe_nb.analysis.alarms import LIMITS
-from probe_nb.analysis.missed import missed, watched
+from probe_nb.analysis.missed import missed, missed_of
 from probe_nb.analysis.tally import Tally, cut
 from probe_nb.analysis.verdict import Judge, Verdict
 from probe_nb.store.columns import Columns
@@ -126,9 +126,8 @@ class FrameBuilder:
             "steps": len(tally.steps),
             "records": tally.rows,
             "modules": len(tally.modules),
+            "missed_text": missed_of(tally, info),
             # before the first forward nothing has been missed yet
-            "watched": watched(tally, info),
-            "missed": len(missed(info)),
             "unobserved": _unobserved(info) if tally.rows or info.ended != "open" else [],
             "notices": [str(each) for each in info.notices[:_LISTED]],
             "truncated": truncated,

@@ -129,7 +129,7 @@ def _remarks(builder: FrameBuilder) -> list[str]:
         left = len(found) - _UNSEEN
         if left > 0:
             items.append(f"<li>{plural(left, 'more module')}: see run.coverage()</li>")
-        lines.append(_div(f"{missed_of(builder.tally, info)}:"))
+        lines.append(_div(f"{missed_of(builder.tally, info)} (what to do: run.coverage())"))
         lines.append(f"<ul>{''.join(items)}</ul>")
     return lines
 

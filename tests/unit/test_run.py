@@ -213,8 +213,17 @@ def test_a_step_without_a_histogram_says_which_steps_there_are():
 def test_coverage_lists_what_was_not_seen_and_why():
     facts = {"model": "model", "module": "head", "type": "Linear", "reason": "never called"}
     frame = records.run([], unobserved=[facts]).coverage()
-    assert frame.to_dict("records") == [facts]
-    assert list(records.run([]).coverage().columns) == ["model", "module", "type", "reason"]
+    assert frame[["model", "module", "type", "reason"]].to_dict("records") == [facts]
+    assert frame["rows"].isna().all()
+    assert "module(x)" in frame["remedy"].item()
+    columns = ["model", "module", "type", "reason", "rows", "remedy"]
+    assert list(frame.columns) == list(records.run([]).coverage().columns) == columns
+
+
+def test_a_reason_of_an_older_version_is_shown_as_it_was_written():
+    facts = {"model": "m", "module": "head", "type": "Linear", "reason": "some other words"}
+    frame = records.run([], unobserved=[facts]).coverage()
+    assert (frame["reason"].item(), frame["remedy"].item()) == ("some other words", "")
 
 
 def test_a_closed_run_has_no_step_to_end():

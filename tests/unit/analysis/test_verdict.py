@@ -324,11 +324,15 @@ class TestEmpty:
     def test_the_reasons_of_the_session_are_passed_on(self):
         reason = {"model": "model", "module": "a", "type": "Linear", "reason": "never called"}
         found = judged(Book(info=info(unobserved=[reason] * 3)))
-        assert found.detail == "3 modules: never called"
+        assert found.detail.startswith("3 modules: never called. It may be unused.")
 
     def test_steps_that_were_not_asked_for_are_a_reason(self):
         found = judged(Book(info=info(config={"steps": "5"})))
         assert found.detail == "only steps 5 were asked for"
+
+    def test_tokens_that_were_not_asked_for_are_a_reason(self):
+        found = judged(Book(info=info(config={"token_range": [2, 5]})))
+        assert found.detail == "only tokens 2 to 5 were asked for"
 
     def test_an_open_run_waits(self):
         found = judged(Book(info=info(ended="open")))

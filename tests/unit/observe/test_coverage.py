@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import gc
+import json
+
 import pytest
 import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 
 import probe_nb as probe
+from probe_nb import reasons as words
+from probe_nb.terms import STATUSES
+from probe_nb.view.frame import FrameBuilder
 
 X = torch.ones(1, 2)
 
 
 def layers():
     return nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+
+
+def reasons(run):
+    """Return module -> reason of what was not seen."""
+    frame = run.coverage()
+    unseen = frame[frame["rows"].isna()]
+    return dict(zip(unseen["module"], unseen["reason"], strict=True))
 
 
 @pytest.fixture
@@ -30,9 +43,7 @@ def test_code_that_was_compiled_before_the_watch_stays_compiled_and_is_listed(co
         assert torch.equal(model(X), expected)
     assert torch.equal(model(X), expected)
     assert counter.frame_count == 1
-    reasons = dict(zip(run.coverage()["module"], run.coverage()["reason"], strict=True))
-    assert {"0", "1"} <= reasons.keys()
-    assert all("compiled" in reason for reason in reasons.values())
+    assert {reasons(run)[module] for module in ("0", "1")} == {"compiled"}
 
 
 def test_compiled_code_stays_quiet_when_another_session_ends(counter):
@@ -179,7 +190,27 @@ def test_fused_attention_stays_fused_and_what_it_hides_is_listed():
             assert torch.equal(model(x), expected)
     assert set(run.frame(role="output")["module"]) == {"", "layers.0", "layers.1"}
     hidden = dict(zip(run.coverage()["module"], run.coverage()["reason"], strict=True))
-    assert "fused" in hidden["layers.0.self_attn"]
+    inside = [name for name, _ in model.layers[0].named_children()]
+    assert {hidden[f"layers.0.{name}"] for name in inside} == {"inside a fused kernel"}
+    assert hidden["layers.1.self_attn.out_proj"] == "inside a fused kernel"
+    assert hidden["layers"] == "a container"
+
+
+def test_unfused_the_layers_inside_are_seen_and_the_one_used_by_weight_is_said_to_be():
+    model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    with probe.watch(model, live=False) as run:
+        model(torch.randn(2, 3, 8)).sum().backward()
+    assert reasons(run) == {"self_attn.out_proj": "used only by its weights"}
+    leaves = run.frame(module="self_attn.out_proj", role="param_grad")["leaf"]
+    assert sorted(leaves) == ["bias", "weight"]
+
+
+def test_in_inference_too_attention_is_known_to_use_its_projection_by_weight():
+    model = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    x = torch.randn(2, 3, 8)
+    with torch.no_grad(), probe.watch(model, live=False) as run:
+        model(x, x, x)
+    assert reasons(run) == {"out_proj": "used only by its weights"}
 
 
 def test_calls_past_the_hooks_are_listed():
@@ -187,7 +218,183 @@ def test_calls_past_the_hooks_are_listed():
     with probe.watch(model, live=False) as run:
         model.forward(model[0].forward(X))
     assert run.frame(role="output")["module"].tolist() == ["0", "1"]
-    assert run.coverage()["module"].tolist() == [""]
+    assert reasons(run) == {"": "called only in part"}
+
+
+def test_a_layer_called_past_its_hooks_is_told_by_the_gradients_of_its_weights():
+    model = layers()
+    with probe.watch(model, live=False) as run:
+        model[1](model[0].forward(X)).sum().backward()
+    assert reasons(run) == {"": "called only in part", "0": "used only by its weights"}
+
+
+def test_the_reasons_are_counted_in_one_line_and_containers_are_none():
+    model = nn.ModuleDict(
+        {"used": nn.Linear(2, 2), "a": nn.Linear(2, 2), "b": nn.Sequential(nn.ReLU(), nn.ReLU())}
+    )
+    with probe.watch(model, live=False) as run:
+        model["used"](X)
+        model["b"][0](X)
+    assert reasons(run) == {
+        "": "a container",
+        "a": "never called",
+        "b": "called only in part",
+        "b.1": "never called",
+    }
+    line = "3 of 5 modules were not seen: 2 never called, 1 called only in part"
+    assert line in repr(run)
+    assert line in run._repr_mimebundle_()["text/html"]
+    status = json.loads(FrameBuilder(run.columns, run.info).update()[1])
+    assert "not seen: 2 never called, 1 called only in part" in status["missed_text"]
+
+
+def test_every_reason_that_can_be_given_comes_with_what_to_do():
+    named = {value for name, value in vars(words).items() if name.isupper() and type(value) is str}
+    lacking = set(STATUSES) - words.NUMBERED
+    assert named - {words._HOOKS} | lacking == words.REMEDIES.keys()
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    with probe.watch(model, select="0", live=False) as run:
+        model.forward(X)
+    frame = run.coverage()
+    assert frame["remedy"].tolist() == [words.REMEDIES[reason] for reason in frame["reason"]]
+
+
+def test_what_was_not_asked_for_is_listed_and_not_counted_as_missed():
+    model = layers()
+    with probe.watch(model, select="0", live=False) as run:
+        model(X)
+    assert reasons(run) == {"": "not selected", "1": "not selected"}
+    assert "not seen" not in repr(run)
+
+
+def test_modules_called_in_other_steps_or_tokens_only_are_told_from_unused_ones():
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.later, self.never = nn.ReLU(), nn.ReLU(), nn.ReLU()
+            self.count = 0
+
+        def forward(self, x):
+            self.count += 1
+            return (self.first if self.count == 1 else self.later)(x)
+
+    for options in ({"steps": "1"}, {"token_range": (1, 1)}):
+        model = Branches()
+        with torch.no_grad(), probe.watch(model, live=False, **options) as run:
+            model(X)
+            model(X)
+        assert reasons(run) == {
+            "first": "called only in steps that were not asked for",
+            "never": "never called",
+        }
+
+
+def test_what_runs_inside_scripted_and_traced_code_is_said_to_be_inside():
+    scripted = torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+    traced = torch.jit.trace(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), X)
+    with probe.watch(scripted=scripted, traced=traced, live=False) as run:
+        scripted(X)
+        traced(X)
+    assert reasons(run) == {"0": "inside scripted code", "1": "inside scripted code"}
+    outputs = run.frame(role="output")
+    assert list(zip(outputs["model"], outputs["module"], strict=True)) == [
+        ("scripted", ""),
+        ("traced", ""),
+    ]
+
+
+def test_what_an_exported_graph_has_frozen_is_said_to_be_inside_it():
+    model = torch.export.export(layers().eval(), (X,)).module()
+    with probe.watch(model, live=False) as run:
+        model(X)
+    assert reasons(run)["0"] == "inside a traced graph"
+    assert "" in set(run.frame(role="output")["module"])
+
+
+def test_the_modules_of_a_symbolic_trace_are_seen_as_usual():
+    model = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(2, 2), layers()))
+    with probe.watch(model, live=False) as run:
+        model(X)
+    assert set(run.frame(role="output")["module"]) == {"", "0", "1.0", "1.1"}
+    assert reasons(run) == {"1": "a container"}
+
+
+def test_rows_without_numbers_are_counted_with_their_reason():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Identity())
+    with probe.watch(model, live=False) as run:
+        for _ in range(3):
+            model(torch.ones(1, 2, requires_grad=True)).sum().backward()
+        torch.vmap(model[0])(torch.ones(4, 2))
+    frame = run.coverage()
+    counted = {(r.module, r.reason): r.rows for r in frame.itertuples()}
+    # each step, the identity hands an output and an input on that are not its own
+    assert counted == {("1", "passthrough"): 6, ("0", "vmapped"): 2}
+    assert (frame["remedy"] != "").all()
+
+
+def test_a_module_without_tensors_and_one_without_gradients_are_told():
+    class Words(nn.Module):
+        def forward(self, text):
+            return text.upper()
+
+    model = nn.Sequential(Words())
+    with probe.watch(model, live=False) as run:
+        model("a")
+    assert set(reasons(run).values()) == {"called without tensors"}
+    model = layers()
+    with probe.watch(model, roles="grad_output", live=False) as run:
+        model(X)
+    assert set(reasons(run).values()) == {"called without gradients"}
+    with probe.watch(model, roles="param", live=False) as run:
+        model(X)
+    assert reasons(run) == {}
+
+
+def test_an_empty_run_says_what_happened_and_what_to_do():
+    model = layers()
+    with probe.watch(model, live=False) as run:
+        pass
+    for shown in (repr(run), run._repr_mimebundle_()["text/html"]):
+        assert "Nothing was recorded" in shown
+        assert "3 modules: never called" in shown
+        assert "module(x)" in shown
+    assert set(reasons(run)) == {"", "0", "1"}
+
+
+def test_the_coverage_does_not_change_when_the_model_is_gone(tmp_path):
+    model = nn.Sequential(nn.Linear(2, 2), nn.ModuleList([nn.ReLU()]))
+    run = probe.start(model, live=False)
+    model[0](X)
+    before = run.coverage()
+    del model
+    gc.collect()
+    probe.stop()
+    assert run.coverage().equals(before)
+    assert set(reasons(run).values()) == {"called only in part", "a container", "never called"}
+    run.save(tmp_path / "run.parquet")
+    assert probe.load(tmp_path / "run.parquet").coverage().equals(before)
+
+
+def test_a_part_that_was_taken_out_is_not_missed():
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    with probe.watch(model, live=False) as run:
+        model[1] = nn.Identity()
+        gc.collect()
+        model(X)
+        model(X)
+    assert reasons(run) == {"1": "taken out of the model"}
+
+
+def test_a_step_in_the_middle_of_training_costs_no_new_list():
+    """The list is made when something new was seen: not once per step."""
+    model = layers()
+    session_of = []
+    with probe.watch(model, live=False) as run:
+        for _ in range(3):
+            model(X)
+            run.flush()
+            session_of.append(run.info.unobserved)
+    assert session_of[1] is session_of[2]
 
 
 def test_a_module_that_calls_itself_counts_its_calls():

@@ -157,7 +157,8 @@ class TestTable:
         ]
         book = Book(info=info(unobserved=missing)).add("a", [1.0])
         for shown in (static(book.run()), text.summary(book.run())):
-            assert "1 of 2 modules was not observed" in shown
+            assert "1 of 2 modules was not seen: 1 never called" in shown
+            assert "run.coverage()" in shown
             assert "ModuleList" not in shown
 
     def test_what_became_nonfinite_stands_in_the_order_of_events(self):

@@ -57,13 +57,13 @@ export class HeadlineView {
     setText(this.facts, facts.filter(Boolean).join(" · "));
   }
 
-  private showNotices({ notices, truncated, unobserved, missed, watched }: Status): void {
+  private showNotices({ notices, truncated, unobserved, missed_text }: Status): void {
     const lines = [...(truncated ? [truncated] : []), ...notices];
-    const words = JSON.stringify([lines, unobserved, missed, watched]);
+    const words = JSON.stringify([lines, unobserved, missed_text]);
     if (this.notices.dataset.words === words) return; // an opened list stays open
     this.notices.dataset.words = words;
     const items = lines.map((line) => h("li", {}, line));
-    if (unobserved.length) items.push(h("li", {}, unobservedList(unobserved, missed, watched)));
+    if (unobserved.length) items.push(h("li", {}, unobservedList(unobserved, missed_text)));
     this.notices.replaceChildren(...items);
     this.notices.hidden = items.length === 0;
   }
@@ -74,12 +74,10 @@ function ending(ended: string): string {
   return ENDINGS[ended] ?? `ended by ${ended}`;
 }
 
-function unobservedList(unobserved: Status["unobserved"], missed: number, watched: number): HTMLElement {
+function unobservedList(unobserved: Status["unobserved"], words: string): HTMLElement {
   const lines = unobserved.map(({ module, reason }) =>
     h("li", {}, h("code", {}, module || "(root)"), ` ${reason}`),
   );
-  const n = missed || unobserved.length;
-  const which = watched ? `${count(n)} of ${plural(watched, "module")}` : plural(n, "module");
-  const summary = h("summary", {}, `${which} ${n === 1 ? "was" : "were"} not observed`);
+  const summary = h("summary", {}, words || `${plural(unobserved.length, "module")} not seen`);
   return h("details", {}, summary, h("ul", {}, ...lines));
 }

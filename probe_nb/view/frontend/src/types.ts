@@ -41,9 +41,8 @@ export interface Status {
   steps: number;
   records: number;
   modules: number;
-  /** Modules that have a record, or could have had one; and how many of them were not called. */
-  watched: number;
-  missed: number;
+  /** How many modules were not seen, of how many, and why; empty if none. */
+  missed_text: string;
   unobserved: { module: string; reason: string }[];
   notices: string[];
   truncated: string | null;

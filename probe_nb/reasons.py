@@ -1,0 +1,67 @@
+"""Why a module has no rows, or a row no numbers, and what to do about it; free of torch.
+
+A saved run keeps the reasons alone: what to do is looked up when somebody asks.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+NOT_SELECTED: Final = "not selected"
+CONTAINER: Final = "a container"
+STEPS: Final = "called only in steps that were not asked for"
+ELSEWHERE: Final = "called only while `run.only` recorded something else"
+GONE: Final = "taken out of the model"
+COMPILED: Final = "compiled"
+SCRIPTED: Final = "inside scripted code"
+TRACED: Final = "inside a traced graph"
+FUSED: Final = "inside a fused kernel"
+LENT: Final = "used only by its weights"
+BYPASSED: Final = "called only in part"
+NEVER: Final = "never called"
+NO_TENSORS: Final = "called without tensors"
+NO_GRADIENTS: Final = "called without gradients"
+
+EXPECTED: Final = frozenset({NOT_SELECTED, CONTAINER, GONE})
+"""Nothing is missing where these are the reason."""
+
+NUMBERED: Final = frozenset({"ok", "empty", "no_finite"})
+"""Statuses of rows in which nothing is missing: these three were measured."""
+
+_HOOKS: Final = "hooks see only what is called as `module(x)`"
+
+REMEDIES: Final[dict[str, str]] = {
+    NOT_SELECTED: "Nothing is missing: `select=` leaves it out.",
+    CONTAINER: "Nothing is missing: it has no forward, its children are watched.",
+    STEPS: "Choose other steps with `steps=` or `token_range=`.",
+    ELSEWHERE: "Call it outside of the range; one recorded by `run.only` is under the name there.",
+    GONE: "Nothing is missing: what took its place is watched from the next step on.",
+    COMPILED: "It stays compiled, and compiled code calls no hooks. Watch the model that was "
+    'compiled, uncompiled, for a few steps, or pass `compiled="eager"`.',
+    SCRIPTED: "The scripted module around it is seen as one; watch the module that it was made "
+    "from to see inside.",
+    TRACED: "The graph around it is seen as one; watch the module that it was traced or exported "
+    "from to see inside.",
+    FUSED: "Read the layer around it. To see inside, switch the kernel off before the watch: "
+    "`torch.backends.mha.set_fastpath_enabled(False)`; the last bits of results change.",
+    LENT: "Its parameters and their gradients are recorded. Its input and output are only if it "
+    "is called as `module(x)`, not by `.forward(x)` or by its weights.",
+    BYPASSED: "Its children ran and it did not. If they are called one by one, nothing is "
+    f"missing. If it is called as `module.forward(x)`: {_HOOKS}.",
+    NEVER: f"It may be unused. If it ran all the same: {_HOOKS}, in this process, outside of "
+    "torch.compile and CUDA graphs, and not what is called as `module.forward(x)`.",
+    NO_TENSORS: "Neither arguments nor result hold a tensor that can be found: dicts, lists, "
+    "tuples and dataclasses are looked into, other objects are not.",
+    NO_GRADIENTS: "Only gradients were asked for, and no backward inside the watch reached it.",
+    # statuses of rows
+    "meta": "Tensors on the meta device and fake ones have no values.",
+    "unsupported": "Its type or layout is not one of those that can be measured.",
+    "passthrough": "The output is the input itself, so its gradient is not this module's alone: "
+    "read it at the modules around it.",
+    "stale_view": "It is a view whose base was written in place since; asking for its gradient "
+    "would change the order of the backward. Read the gradient at the module before or after.",
+    "skipped_budget": "The budget was used up; record fewer modules, roles or steps.",
+    "private_format": "Cast it to a plain format first: `torch_npu.npu_format_cast(t, 2)`.",
+    "vmapped": "Inside `torch.vmap` a tensor stands for a whole batch; read it outside.",
+    "failed": "A fault of probe_nb's own: the warning says which. Please report it.",
+}
