@@ -204,6 +204,8 @@ class Session:
         """Record the parameters once a step, at the first root forward that is recorded."""
         if self._unread and self._clock.recording:
             self._unread = False
+            for watched in self._watched:
+                watched.renamed()  # a root that is lazy was built just before its first step
             self._parameters.step_begins()
 
     def _take_in_new_modules(self) -> None:

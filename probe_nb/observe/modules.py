@@ -176,9 +176,8 @@ class ModuleHooks:
 
     def _call(self, watched: Watched, module: nn.Module, frame: int, *, recompute: bool) -> Call:
         clock = self._clock
-        if type(module) is not watched.cls:  # a lazy module that was built by its first call
-            watched.cls = type(module)
-            watched.sites.clear()
+        renamed = type(module) is not watched.cls and watched.renamed()
+        if renamed and clock.recording:  # lazy until now
             self._built(watched)
         watched.seen |= clock.recording
         if recompute:

@@ -67,6 +67,15 @@ class Watched:
             cls = cls.__bases__[-1]
         return cls.__name__
 
+    def renamed(self) -> bool:
+        """Tell whether a lazy module was given another class since, and take note of it."""
+        module = self.module()
+        if module is None or type(module) is self.cls:
+            return False
+        self.cls = type(module)
+        self.sites.clear()
+        return True
+
     def begin_step(self) -> None:
         """Count calls from 0 again."""
         self.calls = self.recomputed = 0
