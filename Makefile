@@ -6,6 +6,7 @@ VENV    ?= .venv
 WORKERS ?= 2
 DEMO    ?= open
 BENCH   ?=
+ZOO     ?=
 PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
@@ -18,7 +19,7 @@ SETTINGS := pyproject.toml constraints.txt hatch_build.py
 FRONTEND := $(shell find probe_nb/view/frontend -name node_modules -prune -o -type f -print 2>/dev/null)
 
 .NOTPARALLEL:
-.PHONY: help demo test lint frontend-test chromium wheel bench clean dev
+.PHONY: help demo test lint frontend-test chromium wheel bench zoo clean dev
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -49,6 +50,9 @@ wheel: dev ## build dist/*.whl and dist/*.tar.gz, bundle included
 
 bench: dev ## measure the cost of watching; BENCH="..." is passed on
 	$(BIN)/python -m benchmarks $(BENCH)
+
+zoo: dev ## watch every architecture of the zoo and write docs/zoo.md; ZOO="bert nn.Linear-*" chooses
+	$(BIN)/python -m tools.zoo $(ZOO)
 
 clean: ## remove everything that was built or installed here
 	rm -rf $(VENV) build dist probe_nb/view/static probe_nb/view/frontend/node_modules

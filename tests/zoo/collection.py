@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import importlib
 from pathlib import Path
+from types import ModuleType
 
 import torch
 
@@ -22,12 +23,20 @@ def specimens() -> list[Specimen]:
 
 def architectures() -> list[Specimen]:
     """Return the specimens of every module of recipes."""
-    paths = sorted({path for pattern in _RECIPES for path in _HERE.glob(pattern)})
-    rooms = [importlib.import_module(f"tests.zoo.{path.stem}") for path in paths]
-    found = [each for room in rooms for each in getattr(room, "SPECIMENS", ())]
+    found = [each for room in _rooms() for each in getattr(room, "SPECIMENS", ())]
     names = [each.name for each in found]
     assert len(set(names)) == len(names), "two specimens have one name"
     return found
+
+
+def left_out() -> dict[str, str]:
+    """Return the architectures that modules of recipes leave out, each with the reason."""
+    return {k: v for room in _rooms() for k, v in getattr(room, "LEFT_OUT", {}).items()}
+
+
+def _rooms() -> list[ModuleType]:
+    paths = sorted({path for pattern in _RECIPES for path in _HERE.glob(pattern)})
+    return [importlib.import_module(f"tests.zoo.{path.stem}") for path in paths]
 
 
 def matching(patterns: list[str]) -> list[Specimen]:

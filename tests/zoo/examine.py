@@ -7,6 +7,7 @@ tool. What a bare model does not repeat cannot be held against a watch; that is 
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -48,9 +49,11 @@ def examine(specimen: Specimen) -> list[str]:
 def examined(specimen: Specimen) -> Verdict:
     """Use a specimen in every way it has and judge each."""
     verdict = Verdict()
-    _judge(verdict, specimen, traces.trained, "")
-    if specimen.generate is not None:
-        _judge(verdict, specimen, traces.generated, "generate: ")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of building it; those of using it are compared
+        _judge(verdict, specimen, traces.trained, "")
+        if specimen.generate is not None:
+            _judge(verdict, specimen, traces.generated, "generate: ")
     return verdict
 
 

@@ -79,9 +79,10 @@ def recorded(model: nn.Module, *, gradients: bool = True) -> Iterator[Records]:
         _write(records, path, "input", [*leaves(args), *leaves(kwargs, "kwargs")])
         came_in = {id(t) for _, t in leaves([args, kwargs])}
         output = original(module, *args, **kwargs)
-        _write(records, path, "output", leaves(output))
+        results = list(leaves(output, caches=True))
+        _write(records, path, "output", results)
         if gradients:
-            for leaf, t in leaves(output):
+            for leaf, t in results:
                 _await(records, (path, leaf, number), t, came_in)
         return output
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import random
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -134,12 +135,22 @@ def _told(name: str, a: object, b: object) -> str:
 # -- nested values -----------------------------------------------------------------------------
 
 
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors in nested values by leaf path, as the glossary defines it."""
+def leaves(value: Any, path: str = "", *, caches: bool = False) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors in nested values by leaf path, as the glossary defines it.
+
+    Results are looked through with `caches`: what a model keeps of the tokens so far.
+    """
     if isinstance(value, Tensor):
         yield path or "0", value
-    for name, each in _members(value):
-        yield from leaves(each, f"{path}.{name}" if path else str(name))
+    for name, each in _members(value) or (_cached(value) if caches else []):
+        yield from leaves(each, f"{path}.{name}" if path else str(name), caches=caches)
+
+
+def _cached(value: Any) -> list[tuple[str, Any]]:
+    room = sys.modules.get("transformers.cache_utils")
+    if room is None or not isinstance(value, (room.Cache, room.CacheLayerMixin)):
+        return []
+    return [(name, each) for name, each in vars(value).items() if not name.startswith("_")]
 
 
 def _members(value: Any) -> list[tuple[object, Any]]:
