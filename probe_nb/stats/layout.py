@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -50,3 +50,27 @@ def in_memory_order(x: Tensor) -> Tensor | None:
             return None
         expected *= size
     return torch.as_strided(x, (x.numel(),), (1,))
+
+
+def runs(shape: Sequence[int], strides: Sequence[int]) -> tuple[list[tuple[int, int]], int, int]:
+    """Say where the elements of a strided tensor lie, in as few dimensions as it takes.
+
+    Returns (size, stride) of each, the widest stride first, none if all lie side by side; the
+    number of elements; and how often they are repeated by dimensions of stride 0.
+    """
+    repeats, n = 1, 1
+    merged: list[tuple[int, int]] = []
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if stride == 0:
+            repeats *= size
+            continue
+        n *= size
+        if size == 1:
+            continue
+        if merged and stride == merged[-1][0] * merged[-1][1]:
+            merged[-1] = (merged[-1][0] * size, merged[-1][1])
+        else:
+            merged.append((size, stride))
+    if not merged or (len(merged) == 1 and merged[0][1] == 1):
+        return [], n, repeats
+    return merged[::-1], n, repeats

@@ -22,6 +22,8 @@ from tests.strategies import COMPLEX, EIGHT_BITS, SIGNED, filled, tensors
 
 BLOCK = 2048
 SERVED = (torch.float32, torch.float16, torch.bfloat16)
+WHOLE = (*SIGNED, torch.uint8, torch.uint16, torch.uint32, torch.bool)
+ALL = (*SERVED, torch.float64, *EIGHT_BITS, *WHOLE)
 BORDERS = (1, 2, 3, 4, 5, 2047, 2048, 2049, 4095, 4096, 4097, 3 * BLOCK + 7)
 STRANGE = (math.nan, math.inf, -math.inf)
 
@@ -64,7 +66,7 @@ def _bits(n: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 @PATIENT
-@given(t=tensors(SERVED, max_side=11))
+@given(t=tensors(ALL, max_side=11))
 def test_tensors_of_any_fill_and_layout_have_the_numbers_numpy_gives_them(t):
     if t.numel() and by_compiled(t) is not None:
         assert not faults(t)
@@ -163,12 +165,22 @@ LAYOUTS = {
     "expanded": lambda t: t[:7].unsqueeze(1).expand(7, 900),
     "one number, expanded": lambda t: t[5].expand(60, 70),
     "a scalar": lambda t: t[3],
+    "every second": lambda t: t[::2],
+    "windows that overlap": lambda t: t.unfold(0, 3, 1),
+    "a part of each row": lambda t: t.reshape(60, 70)[:, 5:31],
+    "a part of each row, transposed": lambda t: t.reshape(60, 70)[2:50, 5:31].T,
+    "heads of a chunk": lambda t: (
+        t.reshape(5, 7, 120)[..., 40:80].view(5, 7, 4, 10).transpose(1, 2)
+    ),
+    "a part, repeated": lambda t: t.reshape(60, 70)[:, ::3].unsqueeze(1).expand(60, 4, 24),
+    "a diagonal": lambda t: t.reshape(60, 70).diagonal(),
+    "many gaps": lambda t: t[:4096].reshape([2] * 12)[:, 0, :, 0, :, 0, :, 0],
 }
 
 
-@many(SERVED)
+@many((*SERVED, torch.float64, torch.int64, torch.uint8))
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_dense_and_expanded_tensors_are_read_where_they_lie(dtype, layout):
+def test_tensors_of_any_strides_are_read_where_they_lie(dtype, layout):
     assert not faults(LAYOUTS[layout](_spread(4200, dtype)))
 
 
@@ -183,8 +195,7 @@ def _without_memory() -> torch.Tensor:
 
 
 OTHERS = {
-    "elements apart": lambda: _spread(4000)[::2],
-    "windows": lambda: _spread(100).unfold(0, 3, 1),
+    "in nine dimensions with gaps": lambda: torch.zeros([3] * 9)[(slice(0, 2),) * 9],
     "negated on reading": lambda: torch._neg_view(_spread(100)),
     "nothing": lambda: torch.empty(0, 3),
     "a lazy copy": _lazy_copy,
@@ -204,9 +215,51 @@ def test_what_cannot_be_read_by_its_address_is_left_to_others(case):
     assert by_compiled(t) is None
 
 
-@many((torch.float64, *EIGHT_BITS, *SIGNED, torch.bool, *COMPLEX))
+@many((*COMPLEX, torch.uint64, torch.float8_e8m0fnu))
 def test_other_types_are_left_to_others(dtype):
-    assert by_compiled(torch.zeros(3, dtype=dtype)) is None
+    assert by_compiled(torch.zeros(3).to(dtype)) is None
+
+
+@many(EIGHT_BITS)
+def test_every_byte_is_the_number_it_stands_for(dtype):
+    if dtype != torch.float8_e8m0fnu:
+        assert not faults(torch.arange(256, dtype=torch.uint8).repeat(9).view(dtype))
+
+
+WIDE = {
+    "the ends of int64": lambda: torch.tensor([-(2**63), 2**63 - 1, 0, 1, -1]),
+    "int64 that float64 rounds up": lambda: torch.tensor([2**54 - 1, 2**62 - 1, 2**53 + 1]),
+    "the ends of uint32": lambda: torch.tensor([0, 2**32 - 1, 2**31]).to(torch.uint32),
+    "float64 close together": lambda: 1e8 + torch.linspace(0, 1e-3, 5001, dtype=torch.float64),
+    "float64 out of the range of float32": lambda: torch.tensor(
+        [1e300, -1e-300, 5e-324, 0.0, -0.0, 1e39, 1e-46], dtype=torch.float64
+    ),
+    "float64 whose squares vanish": lambda: torch.full((4099,), 3e-200, dtype=torch.float64),
+    "float64 whose squares overflow": lambda: torch.tensor(
+        [1e200, -3e200] * 2100, dtype=torch.float64
+    ),
+    "the largest float64": lambda: torch.tensor(
+        [torch.finfo(torch.float64).max] * 1, dtype=torch.float64
+    ),
+    "float64 of every kind": lambda: torch.tensor(
+        [math.nan, math.inf, -math.inf, 2.0, 1e-310], dtype=torch.float64
+    ),
+    "float64 without a number": lambda: torch.tensor([math.nan] * 2049, dtype=torch.float64),
+    "float64 with a block of none": lambda: torch.cat(
+        [torch.full((2048,), math.inf, dtype=torch.float64), torch.ones(5, dtype=torch.float64)]
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WIDE)
+def test_what_float32_does_not_hold_keeps_its_digits(case):
+    assert not faults(WIDE[case]())
+
+
+@pytest.mark.parametrize("exponent", range(-1074, 1024, 29))
+def test_no_magnitude_of_float64_overflows_or_vanishes(exponent):
+    t = torch.randn(2500, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    assert not faults(torch.ldexp(t.clamp(-1.9, 1.9), torch.tensor(exponent, dtype=torch.float64)))
 
 
 def test_a_parameter_is_a_plain_tensor():

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probe_nb.exponents import BINS
 from probe_nb.stats.kernels import cpu_code
-from probe_nb.stats.layout import compact, in_memory_order
+from probe_nb.stats.kernels import cpu_places as places
+from probe_nb.stats.layout import runs
 from probe_nb.stats.results import ROWS, WORDS, Chunk, Results
 
 MOST: Final = 1 << 32
@@ -29,43 +29,70 @@ _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 
 
 class _Kind(NamedTuple):
-    """A type of elements: its number in the loops, the bits of its largest value, its size."""
+    """A type of elements, as the loops know it.
+
+    `largest` are the bits of its largest number in float32, and `subnormal` how many of the
+    lowest exponents of float32 belong to its subnormal numbers.
+    """
 
     number: int
-    largest: int
-    size: int
+    largest: int = 0x7F800000  # infinite: no finite element is at the end of the range
+    subnormal: int = 0
 
 
 _KINDS: Final = {
-    torch.float32: _Kind(0, 0x7F7FFFFF, 4),
-    torch.float16: _Kind(1, 0x477FE000, 2),
-    torch.bfloat16: _Kind(2, 0x7F7F0000, 2),
+    torch.float32: _Kind(places.FLOAT32, 0x7F7FFFFF, 1),
+    torch.float16: _Kind(places.FLOAT16, 0x477FE000, 113),
+    torch.bfloat16: _Kind(places.BFLOAT16, 0x7F7F0000, 1),
+    torch.float8_e4m3fn: _Kind(places.BYTE, 0x43E00000, 121),
+    torch.float8_e4m3fnuz: _Kind(places.BYTE, 0x43700000, 120),
+    torch.float8_e5m2: _Kind(places.BYTE, 0x47600000, 113),
+    torch.float8_e5m2fnuz: _Kind(places.BYTE, 0x47600000, 112),
+    torch.bool: _Kind(places.BYTE),
+    torch.int8: _Kind(places.BYTE),
+    torch.uint8: _Kind(places.BYTE),
+    torch.int16: _Kind(places.INT16),
+    torch.uint16: _Kind(places.UINT16),
+    torch.int32: _Kind(places.INT32),
+    torch.uint32: _Kind(places.UINT32),
+    torch.int64: _Kind(places.INT64),
+    torch.float64: _Kind(places.FLOAT64),
 }
 
 
 class _Scratch:
-    """What one call works on, made once and used again: 20 KiB, laid out as in `cpu_loops`."""
+    """What one call works on, made once and used again: 45 KiB, laid out as in `cpu_places`."""
 
-    _COUNTS, _BINS, _LINE = 64, 256, 64
-    _END = _BINS + 8 * BINS + 4 * 4 * BINS + 4 * 2048
-    _GIVEN, _KIND, _LARGEST, _TARGET = 12, 16, 17, 18
+    _LINE: Final = 64
 
-    def __init__(self, kind: _Kind) -> None:
-        memory = np.zeros(self._END + 2 * self._LINE, np.uint8)
+    def __init__(self, dtype: torch.dtype, kind: _Kind) -> None:
+        memory = np.zeros(places.SCRATCH + 2 * self._LINE, np.uint8)
         self._memory = memory = memory[-memory.ctypes.data % self._LINE :]
-        words = memory[self._COUNTS : self._BINS].view(np.int64).data
-        words[self._KIND], words[self._LARGEST] = kind.number, kind.largest
-        self.size = kind.size
-        self.given = words[self._GIVEN : self._KIND]
-        self.target = words[self._TARGET : self._TARGET + 1]
+        words = memory[places.COUNTS : places.BINS].view(np.int64).data
+        words[places.KIND], words[places.LARGEST] = kind.number, kind.largest
+        words[places.BELOW], words[places.ITEM] = kind.subnormal, dtype.itemsize
+        if kind.number == places.BYTE:
+            self._table = _values_of_bytes(dtype)
+            words[places.TABLE] = self._table.data_ptr()
+        self.size = dtype.itemsize
+        self.given = words[places.ADDRESS : places.KIND]
+        self.target = words[places.TARGET : places.TARGET + 1]
+        self.sizes = words[places.SIZES : places.STRIDES]
+        self.strides = words[places.STRIDES : places.STRIDES + places.DIMENSIONS]
         self.chunk: Chunk | None = None
         address = memory.ctypes.data
-        places = (address + self._END, address + self._END + 8, address)
-        self.places = tuple(ctypes.c_void_p(place) for place in places)
+        ends = (address + places.SCRATCH, address + places.SCRATCH + 8, address)
+        self.places = tuple(ctypes.c_void_p(place) for place in ends)
 
 
-_give: Final = struct.Struct("4q").pack_into
-"""Writes the address of the elements, their number, their repetitions and the address of a row."""
+def _values_of_bytes(dtype: torch.dtype) -> Tensor:
+    """Return the number that each byte stands for, in float32."""
+    each = torch.arange(256, dtype=torch.uint8, device="cpu")
+    return (each != 0 if dtype == torch.bool else each.view(dtype)).to(torch.float32)
+
+
+_give: Final = struct.Struct("5q").pack_into
+"""Writes what changes from tensor to tensor, in the order of `cpu_places`."""
 
 _State = Literal["cold", "warming", "ready", "off"]
 _state: _State = "cold"
@@ -135,10 +162,10 @@ if hasattr(os, "register_at_fork"):
 
 
 class Kernel:
-    """Reduces dense float32, float16 and bfloat16 tensors on the CPU into rows of results.
+    """Reduces strided tensors on the CPU, but complex ones, into rows of results.
 
     One thread at a time may use it; other threads run meanwhile.
-    Cost: one read of each element; memory of one block.
+    Cost: one read of each element, two of float64 and large integers; no memory.
     """
 
     def __init__(self, results: Results) -> None:
@@ -153,41 +180,51 @@ class Kernel:
             return -1
         if type(x) not in _PLAIN or not x.is_cpu or x.layout != torch.strided or x.is_neg():
             return -1
-        if x.is_contiguous():
-            return self._run(entry, scratch, x, 1)
-        unit, repeats = compact(x.detach())
-        flat = in_memory_order(unit)
-        return -1 if flat is None else self._run(entry, scratch, flat, repeats)
-
-    def _made(self, dtype: torch.dtype) -> _Scratch | None:
-        kind = _KINDS.get(dtype)
-        if kind is not None:
-            self._scratch[dtype] = _Scratch(kind)
-        return self._scratch.get(dtype)
-
-    def _run(
-        self,
-        entry: Callable[..., int],
-        scratch: _Scratch,
-        x: Tensor,
-        repeats: int,
-    ) -> int:
-        """Run the loops over the elements of `x`, if all of them are where they should be."""
-        n = x.numel()
-        if not 0 < n <= MOST or _is_shared(x):
-            return -1
-        address, size = x.data_ptr(), scratch.size
-        if address % size or x.untyped_storage().nbytes() < (x.storage_offset() + n) * size:
+        n = end = x.numel()
+        dims, repeats = 0, 1
+        if not x.is_contiguous():
+            n, end, dims, repeats = _lay(x, scratch)
+        if not 0 < n <= MOST or not _is_there(x, end, scratch.size):
             return -1
         results = self._results
         chunk = results.chunk if results.chunk.used < ROWS else results.room()
         if scratch.chunk is not chunk:
             scratch.chunk, scratch.target[0] = chunk, chunk.head
-        _give(scratch.given, 0, address, n, repeats, chunk.first + 8 * WORDS * chunk.used)
+        row = chunk.first + 8 * WORDS * chunk.used
+        _give(scratch.given, 0, x.data_ptr(), n, repeats, row, dims)
         entry(*scratch.places)
         chunk.used += 1  # an interrupt before this line leaves the row to the next tensor
         return len(results) - 1
 
+    def _made(self, dtype: torch.dtype) -> _Scratch | None:
+        kind = _KINDS.get(dtype)
+        if kind is not None:
+            self._scratch[dtype] = _Scratch(dtype, kind)
+        return self._scratch.get(dtype)
 
-_is_shared: Final[Callable[[Tensor], bool]] = torch._C._is_cow_tensor  # type: ignore[attr-defined]
-"""Tells of a lazy copy: asking for its address would make it a real one."""
+
+def _lay(x: Tensor, scratch: _Scratch) -> tuple[int, int, int, int]:
+    """Write down where the elements of a tensor lie that are not in the order of its dimensions.
+
+    Returns how many there are, where the last one ends, in how many dimensions they lie, and how
+    often they are repeated; none of the first where they lie in too many.
+    """
+    gaps, n, repeats = runs(x.shape, x.stride())
+    if not gaps:
+        return n, n, 0, repeats
+    if len(gaps) > places.DIMENSIONS:
+        return 0, 0, 0, 1
+    for dim, (size, stride) in enumerate(gaps):
+        scratch.sizes[dim], scratch.strides[dim] = size, stride * scratch.size
+    return n, 1 + sum((size - 1) * stride for size, stride in gaps), len(gaps), repeats
+
+
+def _is_there(x: Tensor, end: int, size: int) -> bool:
+    """Tell whether memory holds the elements of `x`, at an address that their type can have.
+
+    A lazy copy has none of its own: asking for its address would make it a real one.
+    """
+    if torch._C._is_cow_tensor(x):  # type: ignore[attr-defined]
+        return False
+    last = (x.storage_offset() + end) * size
+    return x.untyped_storage().nbytes() >= last and x.data_ptr() % size == 0

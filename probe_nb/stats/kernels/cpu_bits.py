@@ -6,13 +6,15 @@ import numpy as np
 from numba import int32, njit, types
 from numba.extending import intrinsic
 
-FLOAT32, FLOAT16 = 0, 1
-"""Kinds of elements; everything else is bfloat16."""
-
 MAGNITUDE = np.int32(0x7FFFFFFF)
 INFINITE = np.int32(0x7F800000)
 NORMAL = np.int32(0x00800000)
 """Bits of the smallest normal float32: what is below is zero or subnormal."""
+
+MAGNITUDE64 = np.int64(0x7FFFFFFFFFFFFFFF)
+INFINITE64 = np.int64(0x7FF0000000000000)
+LARGEST64 = np.int64(0x7FEFFFFFFFFFFFFF)
+"""The same for float64, and the bits of its largest number."""
 
 # sums may be taken in any order; NaN, infinities and subnormals keep their meaning
 loop = njit(
@@ -40,6 +42,7 @@ def _pointer(kind):
 
 float32_at, float64_at = _pointer(types.float32), _pointer(types.float64)
 int32_at, int64_at = _pointer(types.int32), _pointer(types.int64)
+int16_at, uint8_at = _pointer(types.int16), _pointer(types.uint8)
 uint16_at, uint32_at = _pointer(types.uint16), _pointer(types.uint32)
 
 
@@ -70,38 +73,3 @@ def power_of_two(power, cell):
     """Return 2**power, a normal number."""
     int32_at(cell)[0] = int32((power + 127) << 23)
     return float32_at(cell)[0]
-
-
-@loop
-def widened(address, start, size, kind, buffer):
-    """Return where a block lies in float32: where it is, or in the buffer it is widened to."""
-    if kind == FLOAT32:
-        return address + 4 * start
-    narrow = uint16_at(address + 2 * start)
-    if kind == FLOAT16:
-        _from_float16(narrow, size, buffer)
-    else:
-        _from_bfloat16(narrow, size, int32_at(buffer))
-    return buffer
-
-
-@loop
-def _from_float16(narrow, n, buffer):
-    """Widen by the bits; a subnormal becomes the normal number that it is in float32."""
-    bits, x = int32_at(buffer), float32_at(buffer)
-    for i in range(n):
-        h = int32(narrow[i])
-        rest = int32((h & 0x7FFF) << 13)
-        bias = int32(112 << 23) if rest < int32(31 << 23) else int32(224 << 23)
-        bits[i] = int32(int32(rest + bias) | int32((h & 0x8000) << 16))
-    for i in range(n):
-        h = int32(narrow[i])
-        if int32(h & 0x7C00) == 0:
-            value = np.float32(int32(h & 0x3FF)) * np.float32(2.0**-24)
-            x[i] = -value if int32(h & 0x8000) else value
-
-
-@loop
-def _from_bfloat16(narrow, n, bits):
-    for i in range(n):
-        bits[i] = int32(int32(narrow[i]) << 16)

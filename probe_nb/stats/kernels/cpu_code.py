@@ -22,7 +22,7 @@ ENTRY: Final = "probe_nb_summarize"
 """The one symbol of the object file that is used."""
 
 _HERE: Final = Path(__file__).parent
-_SOURCES: Final = [_HERE / name for name in ("cpu_code.py", "cpu_bits.py", "cpu_loops.py")]
+_SOURCES: Final = sorted(_HERE.glob("cpu_*.py"))
 _PATIENCE: Final = 300.0
 _DIGEST: Final = 32
 _SCRIPT: Final = """

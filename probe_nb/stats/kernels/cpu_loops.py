@@ -2,7 +2,8 @@
 
 One block of elements at a time is read from memory and then, in cache, reduced three times: range
 and sum, exponents, and the moments about the block's mean. What is rare has a pass of its own.
-The formulas are those of `host`; arguments are addresses and sizes, all 64-bit integers.
+What float32 does not hold exactly is left to `cpu_wide`. The formulas are those of `host`;
+arguments are addresses and sizes, all 64-bit integers.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import numpy as np
 from numba import int32
 
 from probe_nb.stats.kernels.cpu_bits import (
-    FLOAT16,
     INFINITE,
     MAGNITUDE,
     NORMAL,
@@ -25,52 +25,81 @@ from probe_nb.stats.kernels.cpu_bits import (
     uint16_at,
     uint32_at,
     value_of,
-    widened,
 )
-
-BLOCK = 2048
-CLASSES = 512
+from probe_nb.stats.kernels.cpu_places import (
+    ABSMAX,
+    AT_MAX,
+    BELOW,
+    BINS,
+    BLOCK,
+    BUFFER,
+    CELL,
+    CLASSES,
+    COUNTS,
+    CURSOR,
+    FINITE,
+    HIGH,
+    KIND,
+    L2,
+    LARGEST,
+    LEAST,
+    LOW,
+    MEAN,
+    MOST,
+    NAN,
+    NEGATIVE,
+    NEGINF,
+    NUMBERS,
+    POSINF,
+    POSITIVE,
+    REPEATS,
+    ROW,
+    ROW_FILLED,
+    ROW_FINITE,
+    ROW_START,
+    SIZE,
+    SPREAD,
+    STD,
+    SUBNORMAL,
+    TABLES,
+    TARGET,
+    TOGETHER,
+    VALUES,
+    WIDE,
+    ZERO,
+)
+from probe_nb.stats.kernels.cpu_reading import block_in_float32
+from probe_nb.stats.kernels.cpu_wide import summarize_wide
 
 SMALLEST_SAFE = np.int32((127 - 30) << 23)
 LARGEST_SAFE = np.int32((127 + 54) << 23)
 """Largest magnitudes between which squares neither vanish nor overflow."""
-
-# what lies where in the scratch memory, in bytes, as `cpu` reads and writes it
-COUNTS, BINS = 64, 256
-TABLES = BINS + 8 * CLASSES
-BUFFER = TABLES + 4 * 4 * CLASSES
-CELL = 8 * 7
-
-# the places among the float64 results, and among the int64 words after them
-LOW, HIGH, MEAN, STD, L2, ABSMAX = 0, 1, 2, 3, 4, 5
-SPREAD, TOGETHER = STD, L2  # while blocks are merged
-FINITE, NAN, POSINF, NEGINF, ZERO, SUBNORMAL, AT_MAX = 0, 1, 2, 3, 4, 5, 6
-LEAST, MOST, POSITIVE, NEGATIVE = 8, 9, 10, 11
-ADDRESS, SIZE, REPEATS, ROW, KIND, LARGEST, TARGET = 12, 13, 14, 15, 16, 17, 18
-
-# what lies where in the row of results at ROW, and in the header at TARGET: see `stats.results`
-ROW_FINITE, ROW_FILLED, ROW_START = 6, 13, 14
-NUMBERS, VALUES, CURSOR = 0, 1, 2
 
 
 @loop
 def summarize(scratch):
     """Reduce the elements that words in the scratch memory name, into a row of results.
 
-    KIND is the number of their type, LARGEST the bits of its largest magnitude in float32. They
-    stand for REPEATS times as many. The bins are laid where the header at TARGET says.
+    `cpu_places` says what each word means.
     """
     given = int64_at(scratch + COUNTS)
-    address, n, kind, largest = given[ADDRESS], given[SIZE], given[KIND], int32(given[LARGEST])
     _begin(scratch)
+    if given[KIND] >= WIDE:
+        summarize_wide(scratch)
+    else:
+        _summarize(given[SIZE], int32(given[LARGEST]), scratch)
+        _end(given[BELOW], scratch)
+    _pack(scratch)
+
+
+@loop
+def _summarize(n, largest, scratch):
     for start in range(0, n, BLOCK):
         size = min(BLOCK, n - start)
-        block = widened(address, start, size, kind, scratch + BUFFER)
+        block = block_in_float32(start, size, scratch)
         _count_classes(int32_at(block), size, scratch + TABLES)
         _count_lowest(int32_at(block), size, scratch)
         _reduce(block, size, largest, scratch)
-    _end(113 if kind == FLOAT16 else 1, scratch)
-    _pack(scratch)
 
 
 @loop
