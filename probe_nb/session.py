@@ -91,6 +91,7 @@ class Session:
         tasks = Tasks(self._clock)
         self._gradients = Gradients(self._clock, self._recorder, roles, tasks)
         self._parameters = Parameters(found, self._clock, self._recorder, tasks, roles)
+        self.run.info.shared = self._parameters.shared
         self._modules = ModuleHooks(
             self._by_id,
             self._clock,

@@ -100,6 +100,8 @@ class RunInfo:
     steps: int = 0
     notices: list[str] = field(default_factory=list)
     unobserved: list[dict[str, str]] = field(default_factory=list)
+    shared: dict[str, str] = field(default_factory=dict)
+    """Parameters that are another one under a second name, and the name that has their rows."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-ready copy."""

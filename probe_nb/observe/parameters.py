@@ -19,6 +19,7 @@ from probe_nb.observe.shards import Owned, owned
 from probe_nb.observe.shares import Hook
 from probe_nb.observe.sink import Facts, Sink
 from probe_nb.observe.tasks import Tasks, When
+from probe_nb.observe.views import stale
 from probe_nb.terms import Role
 
 
@@ -34,6 +35,7 @@ class Parameters:
         roles: frozenset[Role],
     ) -> None:
         """Attach to nothing yet. `watched` may grow."""
+        self.shared: dict[str, str] = {}
         self._watched = watched
         self._clock = clock
         self._sink = sink
@@ -48,6 +50,8 @@ class Parameters:
 
     def step_begins(self) -> None:
         """Read every parameter, and attach to those that are new or came back."""
+        if not (self._values or self._gradients):
+            return
         now = list(self._once(self._watched))
         if self._gradients:
             self._unhooked = any(each.looked_at or not each.hooked for each in now)
@@ -62,11 +66,15 @@ class Parameters:
 
     def _once(self, watched: Iterable[Watched]) -> Iterator[Owned]:
         """Yield each parameter under its first owner."""
-        seen = set()
+        owners: dict[int, Owned] = {}
         for each in owned(watched):
-            if id(each.parameter) not in seen and not is_lazy(each.parameter):
-                seen.add(id(each.parameter))
+            if is_lazy(each.parameter):
+                continue
+            owner = owners.setdefault(id(each.parameter), each)
+            if owner is each:
                 yield each
+            else:
+                self.shared[_place(each)] = _place(owner)
 
     def _take(self, now: list[Owned]) -> None:
         for each in now:
@@ -80,6 +88,8 @@ class Parameters:
         return When(self._clock.step, self._clock.micro_step, self._clock.recording)
 
     def _attach(self, each: Owned) -> None:
+        if not graph.plain(each.parameter) or stale(each.parameter):
+            return  # `functional_call` puts any tensor in a parameter's place
         held = self._held.get(id(each.parameter))
         if held is not None and held.sits_on(each.parameter):
             held.look(each)
@@ -115,7 +125,7 @@ class Parameters:
         self._sink.tensor(call, ("param_grad", name), g, number)
         module = watched.module()
         p = None if module is None else own_parameters(module).get(name)
-        if p is not None and id(p) == parameter:
+        if p is not None and id(p) == parameter and p.is_leaf:
             before, mine = State.of(p.grad), State.of(g)
             added = Added(call, number, name, parameter, before, mine, self._alone(p))
             self._accumulated.adds(task, added)
@@ -123,8 +133,7 @@ class Parameters:
     def _alone(self, p: Any) -> bool:
         """Tell whether nothing of the user's comes between this hook and the end."""
         held = self._held.get(id(p))
-        last = held is not None and next(reversed(p._backward_hooks or {}), None) == held.handle.id
-        return last and not p._post_accumulate_grad_hooks
+        return held is not None and held.is_last(p) and not p._post_accumulate_grad_hooks
 
     def fault(self, watched: Watched, error: Exception) -> None:
         """Report an error of our own inside a hook."""
@@ -150,6 +159,11 @@ class Parameters:
         for key, hook in list(hooks.items()):
             if isinstance(hook, ParameterHook) and hook.reports_to(self):
                 hooks.pop(key, None)
+
+
+def _place(each: Owned) -> str:
+    """Return the name that `named_parameters` has for a parameter, without wrappers."""
+    return f"{each.watched.path}.{each.name}" if each.watched.path else each.name
 
 
 class ParameterHook(Hook):
@@ -194,13 +208,22 @@ class _Held:
         hooks = p._backward_hooks
         return p._cdata == self.cdata and hooks is not None and self.handle.id in hooks
 
+    def is_last(self, p: Any) -> bool:
+        """Tell whether no hook of the user's comes after this one."""
+        for key, hook in reversed((p._backward_hooks or {}).items()):
+            if key == self.handle.id:
+                return True
+            if not isinstance(hook, Hook):
+                return False
+        return False
+
     def look(self, each: Owned) -> None:
         """Take note of the parameter's owner, and go behind the user's hooks."""
         hooks: Any = each.parameter._backward_hooks
         self.hook.belongs(each)
-        self.others = len(hooks) > 1
-        if next(reversed(hooks)) != self.handle.id:
-            hooks.move_to_end(self.handle.id)
+        self.others = any(not isinstance(hook, Hook) for hook in hooks.values())
+        if not self.is_last(each.parameter):  # put in anew: torch knows of no `move_to_end`
+            hooks[self.handle.id] = hooks.pop(self.handle.id)
 
     def leave(self, p: Any) -> None:
         """Take the hook away, and let no trace of it be left on a tensor that was swapped.

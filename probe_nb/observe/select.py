@@ -76,6 +76,14 @@ class Watched:
         self.sites.clear()
         return True
 
+    def lies_at(self, model: str, paths: list[str]) -> None:
+        """Take note of all the paths of the module in a model."""
+        if model == self.model and self.path not in paths:
+            self.path = paths[0]
+            self.sites.clear()
+        known = (self.path, *self.aliases)
+        self.aliases += [path for path in paths if path not in known]
+
     def begin_step(self) -> None:
         """Count calls from 0 again."""
         self.calls = self.recomputed = 0
@@ -150,18 +158,23 @@ def watched_modules(models: Mapping[str, nn.Module], select: Sequence[str]) -> l
 
 
 def add_modules(by_id: dict[int, Watched], name: str, model: nn.Module) -> list[Watched]:
-    """Add the modules of a model that are not known yet, and return them."""
+    """Add the modules of a model that are not known yet, and return them.
+
+    Known ones learn where they are now: an adapter is put around a layer, under the layer's name.
+    """
     added = []
+    places: dict[int, list[str]] = {}
     for path, module, compiled, shell in _walk(model, ""):
         known = by_id.get(id(module))
         if known is None or known.module() is not module:
             ref, cls, is_root = weakref.ref(module), type(module), path == ""
-            watched = Watched(ref, name, path, cls, is_root, selected=True, compiled=compiled)
-            watched.shell = None if shell is None else weakref.ref(shell)
-            by_id[id(module)] = watched
-            added.append(watched)
-        elif path != known.path and path not in known.aliases:
-            known.aliases.append(path)
+            known = Watched(ref, name, path, cls, is_root, selected=True, compiled=compiled)
+            by_id[id(module)] = known
+            added.append(known)
+        known.shell = None if shell is None else weakref.ref(shell)
+        places.setdefault(id(module), []).append(path)
+    for identity, paths in places.items():
+        by_id[identity].lies_at(name, paths)
     return added
 
 

@@ -18,6 +18,10 @@ from probe_nb.observe.select import Watched, own_parameters
 _PLAIN: Final = (torch.Tensor, nn.Parameter)
 
 
+_Facts = tuple[Tensor, bool, bool, str]
+"""What `Owned` says beside the owner."""
+
+
 class Owned(NamedTuple):
     """A parameter and the module it belongs to."""
 
@@ -74,22 +78,22 @@ def owned(everything: Iterable[Watched], *, selected: bool = True) -> Iterator[O
     keeps them.
     """
     alive = [(w, m) for w in everything if (m := w.module()) is not None]
-    kept: dict[int, dict[str, dict[str, Any]]] = {}
+    kept: dict[int, dict[str, _Facts]] = {}
     for watched, module in alive:
         with contextlib.suppress(AttributeError, TypeError, ValueError):  # names private to torch
             for at, name, facts in _kept(watched, module):
                 kept.setdefault(id(at), {})[name] = facts
     for watched, module in alive:
         if watched.selected or not selected:
-            mine: dict[str, dict[str, Any]] = {
-                name: {"parameter": p, "hooked": p.is_leaf and not is_distributed(p)}
-                for name, p in own_parameters(module).items()
-            }
-            for name, facts in (mine | kept.get(id(module), {})).items():
-                yield Owned(watched, name, **facts)
+            elsewhere = kept.get(id(module), {})
+            for name, p in own_parameters(module).items():
+                if name not in elsewhere:
+                    yield Owned(watched, name, p, not is_distributed(p))
+            for name, facts in elsewhere.items():
+                yield Owned(watched, name, *facts)
 
 
-def _kept(watched: Watched, module: nn.Module) -> Iterator[tuple[nn.Module, str, dict[str, Any]]]:
+def _kept(watched: Watched, module: nn.Module) -> Iterator[tuple[nn.Module, str, _Facts]]:
     state = getattr(module, "_get_fsdp_state", None)
     if state is not None:
         yield from _fsdp2(state())
@@ -100,34 +104,34 @@ def _kept(watched: Watched, module: nn.Module) -> Iterator[tuple[nn.Module, str,
     elif kind == "DistributedDataParallel" and shell is not None and _may_miss(shell):
         for each in module.modules():
             for name, p in own_parameters(each).items():
-                yield each, name, {"parameter": p, "looked_at": True}
+                yield each, name, (p, True, True, "")
 
 
-def _fsdp2(state: Any) -> Iterator[tuple[nn.Module, str, dict[str, Any]]]:
+def _fsdp2(state: Any) -> Iterator[tuple[nn.Module, str, _Facts]]:
     for group in state._fsdp_param_groups:
         for p in group.fsdp_params:
-            facts = {"parameter": p.sharded_param, "hooked": False}
+            facts = (p.sharded_param, False, False, "")
             info = p._module_info
             yield info.module, info.param_name, facts
             for at, name in zip(info.shared_modules, info.shared_param_names, strict=True):
                 yield at, name, facts
 
 
-def _fsdp1(shell: Any, module: nn.Module) -> Iterator[tuple[nn.Module, str, dict[str, Any]]]:
+def _fsdp1(shell: Any, module: nn.Module) -> Iterator[tuple[nn.Module, str, _Facts]]:
     handle = shell._handle
     if handle is None:
         return
     flat = handle.flat_param
-    facts = {"hooked": False, "suffix": ".shard" if handle.uses_sharded_strategy else ""}
+    suffix = ".shard" if handle.uses_sharded_strategy else ""
     if flat._params is None:
-        yield module, "_flat_param", facts | {"parameter": flat}
+        yield module, "_flat_param", (flat, False, False, suffix)
         return
     pairs = [
         *zip(flat._param_infos, flat._params, strict=True),
         *zip(flat._shared_param_infos, flat._shared_params, strict=True),
     ]
     for info, p in pairs:
-        yield info[1], info[0], facts | {"parameter": p}
+        yield info[1], info[0], (p, False, False, suffix)
 
 
 def _may_miss(shell: Any) -> bool:

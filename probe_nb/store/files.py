@@ -40,6 +40,7 @@ _TYPES: Final[dict[str, Any]] = {
     "steps": int,
     "notices": list,
     "unobserved": list,
+    "shared": dict,
 }
 _TEXT: Final = ("model", "module", "type", "api", "direction", "role", "leaf")
 
@@ -115,6 +116,7 @@ def _info(found: Any) -> RunInfo:
         if not isinstance(value, wanted) or isinstance(value, bool):
             raise TypeError(f"`{field.name}` is {type(value).__name__}")
     texts = [*info.notices, *info.devices, *info.models, *info.models.values()]
+    texts += [*info.shared, *info.shared.values()]
     for module in info.unobserved:
         texts += [module["model"], module["module"], module["type"], module["reason"]]
     if not all(isinstance(text, str) for text in texts):
