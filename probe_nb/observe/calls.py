@@ -12,10 +12,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from probe_nb.observe.regions import Place, Regions, marks_between
 
 if TYPE_CHECKING:
     from probe_nb.observe.select import Watched
+
+_NOWHERE: Final = Place()
 
 
 @dataclass(eq=False)
@@ -28,11 +32,19 @@ class Call:
     micro_step: int
     number: int
     training: bool
-    recompute: bool
+    recompute: bool = False
+    recorded: bool = True
+    original: Call | None = None
+    """The call that this one repeats; its gradients are that call's."""
+    place: Place = _NOWHERE
     backwards: dict[int, int] = field(default_factory=dict)
     entered: Any = None
     owed: list[Any] = field(default_factory=list)
     """Gradients that cannot be read; written down when a backward reaches this call."""
+
+    def drop(self) -> None:
+        """Hold nothing any more: the call was left by an exception."""
+        self.entered, self.place = None, _NOWHERE
 
     def backward(self, task: int) -> int:
         """Return the number of a graph task among those that touched this call."""
@@ -142,18 +154,25 @@ class Clock:
 class OpenCalls(threading.local):
     """The calls of this thread that have begun and not ended, outermost first."""
 
-    def __init__(self) -> None:
+    def __init__(self, regions: Regions) -> None:
         """Start empty, once per thread."""
+        self._regions = regions
         self.stack: list[Call] = []
+        self.place = _NOWHERE
         self.raised: Call | None = None
         self._unwinding = 0
 
     def enter(self, frame: FrameType) -> int:
-        """Drop calls whose frames are gone and return how many still run around `frame`."""
+        """Drop calls whose frames are gone and return how many still run around `frame`.
+
+        `place` then says in which stretch of a forward, or of its repetition, they do.
+        """
         self._unwinding = 0
         stack = self.stack
-        while stack and not _runs(stack[-1].frame, frame):
-            stack.pop().entered = None
+        while (marks := marks_between(frame, stack[-1].frame if stack else 0)) is None:
+            stack.pop().drop()
+        around = stack[-1].place if stack else _NOWHERE
+        self.place = self._regions.place(around, marks) if marks else around
         return len(stack)
 
     def unwound(self, watched: Watched, error: BaseException | None) -> None:
@@ -163,7 +182,7 @@ class OpenCalls(threading.local):
                 if self._unwinding != id(error):  # not on its way out of an inner module
                     self._unwinding, self.raised = id(error), self._innermost(place, error)
                 for call in self.stack[place:]:
-                    call.entered = None
+                    call.drop()
                 del self.stack[place:]
                 return
 
@@ -173,6 +192,7 @@ class OpenCalls(threading.local):
         for place in range(len(stack) - 1, -1, -1):
             if stack[place].frame == frame:
                 call = stack[place]
+                call.place = _NOWHERE
                 del stack[place:]
                 return call
         return None
@@ -202,13 +222,3 @@ def _frames(error: BaseException | None) -> set[int]:
         frames.add(id(traceback.tb_frame))
         traceback = traceback.tb_next
     return frames
-
-
-def _runs(frame: int, below: FrameType) -> bool:
-    """Tell whether the frame with this identity is among the callers of `below`."""
-    caller = below.f_back
-    while caller is not None:
-        if id(caller) == frame:
-            return True
-        caller = caller.f_back
-    return False

@@ -19,6 +19,7 @@ from probe_nb.observe.behind import Behind
 from probe_nb.observe.calls import Call, Clock, OpenCalls
 from probe_nb.observe.gradients import Gradients
 from probe_nb.observe.leaves import Leaf, arguments, results
+from probe_nb.observe.regions import Place, Regions
 from probe_nb.observe.select import Watched
 from probe_nb.observe.sink import Sink
 from probe_nb.terms import Role
@@ -54,7 +55,8 @@ class ModuleHooks:
         self._goes_on = goes_on
         self._built = built
         self._behind: dict[tuple[int, bool], Behind] = {}
-        self.open = OpenCalls()
+        self._regions = Regions()
+        self.open = OpenCalls(self._regions)
 
     # torch calls these four. They hold the only `except` between us and the user's model, and the
     # only guard that keeps the user's function modes and tensor classes from seeing what we read.
@@ -140,6 +142,7 @@ class ModuleHooks:
         for behind in self._behind.values():
             behind.remove()
         self._behind.clear()
+        self._regions.forget()
         self.open.stack.clear()
 
     # -- the work -------------------------------------------------------------------------------
@@ -150,19 +153,22 @@ class ModuleHooks:
         if torch._C._get_tracing_state() is not None:
             return
         clock = self._clock
-        recompute = torch._C._current_graph_task_id() != -1
+        task = torch._C._current_graph_task_id()
         depth = self.open.enter(frame)
-        if depth == 0 and not recompute:
+        place = self.open.place
+        outermost = depth == 0 and task == -1 and place.repeats is None
+        if outermost:
             self._outermost(watched)
         watched.called = True
-        counted = watched.is_root or (depth == 0 and not recompute)
-        if not clock.recording and not counted:
-            return
-        call = self._call(watched, module, id(frame), recompute=recompute)
+        call = self._repeated(watched, frame, place, task)
+        if call is None:
+            if not (clock.recording or watched.is_root or outermost):
+                return
+            call = self._call(watched, module, frame, place)
         self.open.stack.append(call)
         if module._forward_hooks:
             self._waits(module, pre=False)
-        if watched.selected and clock.recording:
+        if call.recorded:
             self._observe_inputs(call, arguments(args, kwargs))
 
     def _outermost(self, watched: Watched) -> None:
@@ -174,26 +180,43 @@ class ModuleHooks:
             begins = clock.root_forward(token=watched.is_root or again)
             (self._begins if begins else self._goes_on)()
 
-    def _call(self, watched: Watched, module: nn.Module, frame: int, *, recompute: bool) -> Call:
+    def _call(self, watched: Watched, module: nn.Module, frame: FrameType, place: Place) -> Call:
+        """Return the next call of a module."""
         clock = self._clock
         renamed = type(module) is not watched.cls and watched.renamed()
         if renamed and clock.recording:  # lazy until now
             self._built(watched)
         watched.seen |= clock.recording
-        if recompute:
-            watched.recomputed += 1
-            number = max(watched.calls - watched.recomputed, 0)
+        number, watched.calls = watched.calls, watched.calls + 1
+        when, recorded = (clock.step, clock.micro_step), watched.selected and clock.recording
+        call = Call(watched, id(frame), *when, number, module.training, recorded=recorded)
+        call.place = place
+        place.note(watched, call)
+        return call
+
+    def _repeated(self, watched: Watched, frame: FrameType, place: Place, task: int) -> Call | None:
+        """Return the call if it repeats an earlier one, None if it is one of its own."""
+        clock, repeats = self._clock, place.repeats
+        if repeats is None and task == -1:
+            return None
+        found = place.original(watched, task)
+        if found is not None:
+            about = (found.step, found.micro_step, found.number, found.training)
+            call = Call(found.watched, id(frame), *about, True, found.recorded, found)
+            place.note(watched, found)
+        elif repeats is not None and repeats.is_checkpoint:  # one whose forward was not seen
+            when = (clock.step, clock.micro_step)
+            call = Call(watched, id(frame), *when, 0, False, True, recorded=False)
         else:
-            number, watched.calls, watched.recomputed = watched.calls, watched.calls + 1, 0
-        return Call(
-            watched, frame, clock.step, clock.micro_step, number, module.training, recompute
-        )
+            return None
+        call.place = place
+        return call
 
     def _observe_inputs(self, call: Call, leaves: list[Leaf]) -> None:
         if self._inputs and not call.recompute:
             for leaf, t in leaves:
                 self._sink.tensor(call, ("input", leaf), t)
-        if self._gradients.reads and torch.is_grad_enabled():
+        if self._gradients.reads and call.place.flows and torch.is_grad_enabled():
             call.entered = self._gradients.entering(leaves)
 
     def _after(self, frame: FrameType, output: Any) -> None:
@@ -204,13 +227,13 @@ class ModuleHooks:
         leaves = results(output)
         if call.watched.is_root and not call.recompute:
             self._gradients.notice(call, leaves)
-        if not call.watched.selected or not self._clock.recording:
+        if not call.recorded:
             return
         if self._outputs and not call.recompute:
             for leaf, t in leaves:
                 self._sink.tensor(call, ("output", leaf), t)
         if entered is not None:
-            self._gradients.leaving(call, entered, leaves)
+            self._gradients.leaving(call.original or call, entered, leaves)
 
 
 def _kwargs(frame: FrameType) -> dict[str, Any]:

@@ -45,6 +45,8 @@ class Watched:
     selected: bool
     compiled: bool = False
     aliases: list[str] = field(default_factory=list)
+    unrepeated: list[Call] = field(default_factory=list)
+    """Calls of this step inside a custom Function, which its backward may still repeat."""
     calls: int = 0
     recomputed: int = 0
     called: bool = False
