@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from probe_nb import devices
@@ -24,8 +23,8 @@ from probe_nb.observe.sink import Facts, Where
 from probe_nb.stats.results import Drained
 from probe_nb.stats.summary import NONE, Reducer, Seen
 from probe_nb.store.columns import Columns
-from probe_nb.store.table import ABSENT, DTYPES, Arrays
-from probe_nb.terms import COUNTS, STATISTICS, STATUS_CODE, Direction, Role, Site, Status
+from probe_nb.store.table import ABSENT, DTYPES, Arrays, Interned, Tables
+from probe_nb.terms import COUNTS, STATISTICS, STATUS_CODE, Direction, Role, Site, Status, printable
 
 _DIRECTION: Final[dict[Role, Direction]] = {
     "input": "forward",
@@ -36,29 +35,22 @@ _DIRECTION: Final[dict[Role, Direction]] = {
     "grad_input": "backward",
     "param_grad": "backward",
 }
+_GRADIENTS: Final = frozenset(role for role, way in _DIRECTION.items() if way == "backward")
 _OK: Final = STATUS_CODE["ok"]
 _NO_FINITE: Final = STATUS_CODE["no_finite"]
+_OF_CALLS: Final = ("step", "micro_step", "call", "training", "recompute")
 
 
 class _Row(NamedTuple):
-    """A record before its numbers are known; the fields are columns of `store.table`."""
+    """A record before its numbers are known. What can be worked out later is worked out later."""
 
-    step: int
-    micro_step: int
+    call: Call
     order: int
-    call: int
     backward: int
     site: int
-    dtype: int
-    shape: int
-    device: int
-    numel: int
-    training: int
-    recompute: bool
-    reused: bool
-    requires_grad: bool
-    status: int
-    result: int
+    facts: Facts
+    seen: Seen
+    gradient: bool
     scale: int
 
 
@@ -80,8 +72,6 @@ class Recorder:
         self._loss_scale = loss_scale
         self._rank = ABSENT if rank is None else rank
         self._rows: list[_Row] = []
-        self._dtypes: dict[torch.dtype, int] = {}
-        self._devices: dict[torch.device, int] = {}
         self._scale_result = NONE
         self._scale_at: tuple[int, int] | None = None
         self._faults: set[tuple[str, str]] = set()
@@ -126,49 +116,18 @@ class Recorder:
         notify(message)
 
     def _write(self, call: Call, where: Where, facts: Facts, seen: Seen, backward: int) -> None:
-        tables = self._columns.tables
-        gradient = _DIRECTION[where[0]] == "backward"
-        row = _Row(
-            call.step,
-            call.micro_step,
-            next(self._clock.order),
-            call.number,
-            backward,
-            self._site(call.watched, where),
-            self._dtype(facts.dtype),
-            tables.shapes.code(facts.shape),
-            self._device(facts.device),
-            facts.numel,
-            int(call.training),
-            call.recompute,
-            seen.reused,
-            facts.requires_grad and not gradient,
-            STATUS_CODE[seen.status],
-            seen.result,
-            self._scale(call) if gradient and seen.result != NONE else NONE,
-        )
-        self._rows.append(row)
-
-    def _dtype(self, dtype: torch.dtype) -> int:
-        code = self._dtypes.get(dtype)
-        if code is None:
-            name = str(dtype).removeprefix("torch.")
-            code = self._dtypes[dtype] = self._columns.tables.dtypes.code(name)
-        return code
-
-    def _device(self, device: torch.device) -> int:
-        code = self._devices.get(device)
-        if code is None:
-            code = self._devices[device] = self._columns.tables.devices.code(str(device))
-        return code
+        site = call.watched.sites.get(where)
+        if site is None:
+            site = self._site(call.watched, where)
+        gradient = where[0] in _GRADIENTS
+        scale = self._scale(call) if gradient and seen.result != NONE else NONE
+        order = next(self._clock.order)
+        self._rows.append(_Row(call, order, backward, site, facts, seen, gradient, scale))
 
     def _site(self, watched: Watched, where: Where) -> int:
-        code = watched.sites.get(where)
-        if code is None:
-            role, leaf = where
-            direction = _DIRECTION[role]
-            site = Site(watched.model, watched.path, watched.type, "", direction, role, leaf)
-            code = watched.sites[where] = self._columns.tables.sites.code(site)
+        role, leaf = where[0], printable(where[1])
+        site = Site(watched.model, watched.path, watched.type, "", _DIRECTION[role], role, leaf)
+        code = watched.sites[where] = self._columns.tables.sites.code(site)
         return code
 
     def _scale(self, call: Call) -> int:
@@ -196,7 +155,7 @@ class Recorder:
             return
         for error in errors:
             notify(f"probe_nb lost results of {error}")
-        block = _block(rows, drained, self._rank)
+        block = _block(rows, drained, self._rank, self._columns.tables)
         _unscale(block, np.array([row.scale for row in rows]), drained)
         self._columns.append(block)
 
@@ -210,15 +169,43 @@ class Recorder:
         self._rows = []
 
 
-def _block(rows: list[_Row], drained: Drained, rank: int) -> Arrays:
+def _facts(rows: list[_Row], tables: Tables) -> Arrays:
+    """Return the columns that are known without the numbers, and `result`."""
+    calls, order, backward, site, facts, seen, gradient, _ = zip(*rows, strict=True)
+    dtypes, shapes, at, numel, requires_grad = zip(*facts, strict=True)
+    results, statuses, reused = zip(*seen, strict=True)
+    when = [(c.step, c.micro_step, c.number, c.training, c.recompute) for c in calls]
+    found = dict(zip(_OF_CALLS, zip(*when, strict=True), strict=True)) | {
+        "order": order,
+        "backward": backward,
+        "site": site,
+        "dtype": _codes(dtypes, lambda dtype: str(dtype).removeprefix("torch."), tables.dtypes),
+        "shape": _codes(shapes, tuple, tables.shapes),
+        "device": _codes(at, str, tables.devices),
+        "numel": numel,
+        "reused": reused,
+        "requires_grad": np.array(requires_grad) & ~np.array(gradient),
+        "status": [STATUS_CODE[status] for status in statuses],
+    }
+    block: Arrays = {name: np.array(values, DTYPES[name]) for name, values in found.items()}
+    block["result"] = np.array(results)
+    return block
+
+
+def _codes(values: tuple[Any, ...], named: Callable[[Any], Any], table: Interned[Any]) -> list[int]:
+    """Return the code of each value under its name; there are few distinct ones."""
+    code = {value: table.code(named(value)) for value in set(values)}
+    return [code[value] for value in values]
+
+
+def _block(rows: list[_Row], drained: Drained, rank: int, tables: Tables) -> Arrays:
     """Join rows with the results they point at; several rows may share one result."""
     n = len(rows)
-    facts = dict(zip(_Row._fields, zip(*rows, strict=True), strict=True))
-    block: Arrays = {k: np.array(v, DTYPES[k]) for k, v in facts.items() if k in DTYPES}
+    block = _facts(rows, tables)
+    result = block.pop("result")
     block["rank"] = np.full(n, rank, DTYPES["rank"])
     block["loss_scale"] = np.full(n, np.nan)
     block["checksum"] = np.full(n, ABSENT, DTYPES["checksum"])
-    result = np.array(facts["result"])
     there = result >= 0
     statistics = np.full((n, len(STATISTICS)), np.nan)
     counts = np.full((n, len(COUNTS)), ABSENT, np.int64)
