@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from probe_nb.errors import ConfigError, closest
-from probe_nb.terms import MODULE_ROLES, Role
+from probe_nb.terms import MODULE_ROLES, Role, printable
 
 Steps = str | int | Iterable[int] | None
 Tokens = str | Sequence[int] | None
@@ -68,9 +68,20 @@ def checked(
         first_step=first_step,
         micro_batches=micro_batches,
         reduce_once=bool(reduce_once),
-        name=name or "",
+        name=printable(name or ""),
         wants=wants,
     )
+
+
+def as_name(value: object) -> str:
+    """Return a name that rows are written under.
+
+    Raises:
+        ConfigError: It is no text, or empty.
+    """
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigError(f"`name` is {value!r}; give the name to record the module under.")
+    return printable(value)
 
 
 def _words(option: str, value: str | Iterable[str] | None) -> tuple[str, ...]:

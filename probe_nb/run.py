@@ -6,9 +6,8 @@ A run needs no torch: one that was loaded from a file is as good as one just rec
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -16,6 +15,7 @@ import pandas as pd
 from probe_nb.analysis import missed
 from probe_nb.errors import SelectionError, SessionStateError, closest
 from probe_nb.exponents import Histogram
+from probe_nb.recording import Range, Recording
 from probe_nb.store import files
 from probe_nb.store.columns import Columns
 from probe_nb.store.filters import chosen_numbers, joined, matching
@@ -26,18 +26,6 @@ _FILTERS: Final = (
     *("step", "micro_step", "rank", "call", "model", "module", "type", "direction"),
     *("role", "leaf", "status"),
 )
-
-
-class Recording(Protocol):
-    """What a run needs of the session that records it."""
-
-    listeners: list[Callable[[], None]]
-
-    def flush(self) -> None:
-        """Take in what was seen so far."""
-
-    def step(self) -> None:
-        """End the current step."""
 
 
 class Run:
@@ -93,6 +81,39 @@ class Run:
                 "`with probe.watch(...)` block."
             )
         self._session.step()
+
+    def only(self, module: Any, name: str) -> Range:
+        """Record one module alone, under a name of yours, until the range is closed.
+
+        Its inside and everything else are silent. What counts is where a call begins: gradients
+        that arrive later belong to the range too. Steps and calls go on being counted.
+
+        Args:
+            module: A `torch.nn.Module`; it need not be part of a watched model.
+            name: What its rows have as `module`.
+
+        Returns:
+            A range: use it in `with`, or call its `close()`. It ends with the watch in any case.
+
+        Raises:
+            SessionStateError: The run is closed, or another range is open.
+            ModelError: `module` is not a module.
+            ConfigError: `name` is no text, or empty.
+
+        >>> import torch, probe_nb as probe
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+        >>> with probe.watch(model, roles="output") as run:
+        ...     with run.only(model, "MyBlock"):
+        ...         _ = model(torch.ones(1, 2))
+        >>> run.df["module"].tolist()
+        ['MyBlock']
+        """
+        if self._session is None:
+            raise SessionStateError(
+                "This run is closed, so it records nothing any more. Use `run.only` inside the "
+                "`with probe.watch(...)` block."
+            )
+        return self._session.only(module, name)
 
     # -- records ----------------------------------------------------------------------------
 

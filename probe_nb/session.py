@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import probe_nb
-from probe_nb import devices
+from probe_nb import config, devices
 from probe_nb.config import WatchConfig
 from probe_nb.errors import SessionStateError, notify
 from probe_nb.observe.attach import Attachment
@@ -26,11 +26,13 @@ from probe_nb.observe.calls import Clock
 from probe_nb.observe.coverage import Coverage
 from probe_nb.observe.gradients import Gradients
 from probe_nb.observe.modules import ModuleHooks
+from probe_nb.observe.only import Only, ParameterSink, Range
 from probe_nb.observe.optimizers import OptimizerHook, as_optimizers, as_scaler
 from probe_nb.observe.parameters import Parameters
 from probe_nb.observe.select import (
     Watched,
     add_modules,
+    as_module,
     mark_selected,
     watched_modules,
 )
@@ -40,7 +42,7 @@ from probe_nb.recorder import Recorder
 from probe_nb.run import Run
 from probe_nb.stats.kernels import cpu
 from probe_nb.stats.summary import Reducer
-from probe_nb.terms import RunInfo, shown
+from probe_nb.terms import RunInfo, printable, shown
 
 _PATIENCE: Final = 1.0
 _WAITING: Final = 10_000
@@ -87,10 +89,13 @@ class Session:
             self.run.info.rank,
         )
         roles = frozenset(options.roles)
-        self._coverage = Coverage(found, roles)
         tasks = Tasks(self._clock)
         self._gradients = Gradients(self._clock, self._recorder, roles, tasks)
-        self._parameters = Parameters(found, self._clock, self._recorder, tasks, roles)
+        self._only = Only(self._by_id, self._clock)
+        self._coverage = Coverage(found, self._only.named, roles)
+        sink = ParameterSink(self._recorder, self._only)
+        self._parameters = Parameters(found, self._clock, sink, tasks, roles)
+        self._only.reads = self._parameters.built
         self.run.info.shared = self._parameters.shared
         self._modules = ModuleHooks(
             self._by_id,
@@ -98,6 +103,7 @@ class Session:
             self._gradients,
             self._recorder,
             roles,
+            only=self._only,
             begins=self._step_begins,
             goes_on=self._step_goes_on,
             built=self._parameters.built,
@@ -135,7 +141,8 @@ class Session:
         return self
 
     def _modules_alive(self) -> list[nn.Module]:
-        return [m for w in self._watched if w.selected and (m := w.module()) is not None]
+        all_of_them = (*self._watched, *self._only.named)
+        return [m for w in all_of_them if w.selected and (m := w.module()) is not None]
 
     def shares_modules_with(self, other: Session) -> bool:
         """Tell whether both watch the same module."""
@@ -149,6 +156,7 @@ class Session:
         """
         if self._attached is None:
             return
+        self._only.close()
         self._attached.release(self._modules_alive())
         self.run.info.ended = reason
         self.run.bind(None)
@@ -175,7 +183,7 @@ class Session:
     def _told(self, error: BaseException) -> str:
         where = self._modules.open.where(error)
         place = "" if where is None else f" in {shown(where)}"
-        text = " ".join(str(error).split())
+        text = printable(" ".join(str(error).split()))
         reason = f"{type(error).__name__}{place} at step {self._clock.last}"
         return f"{reason}: {text[:200]}" if text else reason
 
@@ -186,6 +194,12 @@ class Session:
         if self._attached is None:
             raise SessionStateError("This session is closed, so it has no step to end.")
         self._clock.step_by_hand()
+
+    def only(self, module: Any, name: str) -> Range:
+        """Record one module alone, as `name`, until the range that is returned is closed."""
+        if self._attached is None:
+            raise SessionStateError("This session is closed, so it records nothing any more.")
+        return self._only.open(as_module(module), config.as_name(name))
 
     def flush(self) -> None:
         """Take in what was seen so far, in the middle of a step."""
@@ -198,6 +212,7 @@ class Session:
         self._take_in_new_modules()
         for watched in self._watched:
             watched.begin_step()
+        self._only.begin_step()
         self._unread = True
         self._read_parameters()
 

@@ -71,6 +71,17 @@ def shown(path: str) -> str:
     return path or ROOT_LABEL
 
 
+def printable(text: str) -> str:
+    r"""Return a text that can be written as UTF-8; Python's own strings need not be.
+
+    >>> printable("a\ud800b")
+    'a\\ud800b'
+    """
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 @dataclass(frozen=True)
 class Site:
     """Where a record was taken: one tensor of one module (or API) in one direction."""

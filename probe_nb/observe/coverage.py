@@ -21,19 +21,23 @@ _UNIMPLEMENTED: Final = nn.Module.forward
 class Coverage:
     """Lists what was not seen; made anew only after something more was seen."""
 
-    def __init__(self, watched: list[Watched], roles: Collection[Role]) -> None:
-        """Look at these modules, and at those that are added to the list later."""
+    def __init__(
+        self, watched: list[Watched], named: Collection[Watched], roles: Collection[Role]
+    ) -> None:
+        """Look at these modules, at those that `run.only` names, and at those that are added."""
         self._watched = watched
+        self._named = named
         self._asked = _OF_CALLS.intersection(roles)
         self._known: tuple[int, ...] = ()
         self._listed: list[dict[str, str]] = []
 
     def unobserved(self) -> list[dict[str, str]]:
         """Return the modules that left no row of a call, with the reason."""
-        known = (len(self._watched), *map(self._progress, self._watched))
+        everything = (*self._watched, *self._named)
+        known = tuple(map(self._progress, everything))
         if known != self._known:
             tree = _Tree(self._watched)
-            found = [(w, self._reason(w, tree)) for w in self._watched]
+            found = [(w, self._reason(w, tree)) for w in everything]
             self._listed = [
                 {"model": w.model, "module": w.path, "type": w.type, "reason": reason}
                 for w, reason in found

@@ -19,6 +19,7 @@ from probe_nb.observe.behind import Behind
 from probe_nb.observe.calls import Call, Clock, OpenCalls
 from probe_nb.observe.gradients import Gradients
 from probe_nb.observe.leaves import Leaf, arguments, results
+from probe_nb.observe.only import Only
 from probe_nb.observe.regions import Place, Regions
 from probe_nb.observe.select import Watched
 from probe_nb.observe.sink import Sink
@@ -36,6 +37,7 @@ class ModuleHooks:
         sink: Sink,
         roles: frozenset[Role],
         *,
+        only: Only,
         begins: Callable[[], None],
         goes_on: Callable[[], None],
         built: Callable[[Watched], None],
@@ -46,6 +48,7 @@ class ModuleHooks:
         forwards; `built` when a lazy module got its parameters, before its first forward.
         """
         self._watched = watched
+        self._only = only
         self._clock = clock
         self._gradients = gradients
         self._sink = sink
@@ -174,7 +177,7 @@ class ModuleHooks:
     def _outermost(self, watched: Watched) -> None:
         """Let the clock see the forward of a root, and what else can only begin a step."""
         clock = self._clock
-        again = watched.calls > 0 and not clock.expects_training
+        again = watched.calls > 0 and not clock.expects_training and watched.home is None
         counts = clock.is_due() or watched.is_root or not clock.begun or again
         if counts:
             begins = clock.root_forward(token=watched.is_root or again)
@@ -186,10 +189,12 @@ class ModuleHooks:
         renamed = type(module) is not watched.cls and watched.renamed()
         if renamed and clock.recording:  # lazy until now
             self._built(watched)
-        watched.seen |= clock.recording
+        heard = self._only.hears(watched)
+        recorded = heard is not None and heard.selected and clock.recording
         number, watched.calls = watched.calls, watched.calls + 1
-        when, recorded = (clock.step, clock.micro_step), watched.selected and clock.recording
-        call = Call(watched, id(frame), *when, number, module.training, recorded=recorded)
+        when = (clock.step, clock.micro_step, number)
+        call = Call(heard or watched, id(frame), *when, module.training, recorded=recorded)
+        call.watched.seen |= recorded
         call.place = place
         place.note(watched, call)
         return call

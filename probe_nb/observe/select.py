@@ -12,7 +12,7 @@ from torch import nn
 
 from probe_nb.errors import ModelError, SelectionError, closest
 from probe_nb.observe.calls import Call
-from probe_nb.terms import Role, shown
+from probe_nb.terms import Role, printable, shown
 
 if TYPE_CHECKING:
     from probe_nb.observe.tasks import When
@@ -52,7 +52,9 @@ class Watched:
     called: bool = False
     seen: bool = False
     silenced: bool = False
-    """It ran while `run.only` recorded something else."""
+    """It ran while `run.only` recorded something else, or it under another name."""
+    home: Watched | None = None
+    """Of one that `run.only` names: the module under its own path, or itself if it has none."""
     sites: dict[tuple[Role, str], int] = field(default_factory=dict)
     shell: weakref.ref[nn.Module] | None = None
     """The wrapper around it; of several the one that spreads it over processes."""
@@ -125,12 +127,24 @@ def as_models(model: Any, named: Mapping[str, Any]) -> dict[str, nn.Module]:
     else:
         raise ModelError(_not_a_module("The model to watch", model))
     found.update(named)
+    found = {printable(name): value for name, value in found.items()}
     for name, value in found.items():
         if not isinstance(value, nn.Module):
             raise ModelError(_not_a_module(f"`{name}`", value))
     if not found:
         raise ModelError("There is no model to watch; give a `torch.nn.Module`, or several.")
     return found
+
+
+def as_module(value: Any) -> nn.Module:
+    """Return what `run.only` was given, if it is a module.
+
+    Raises:
+        ModelError: It is not; the message says what it is.
+    """
+    if not isinstance(value, nn.Module):
+        raise ModelError(_not_a_module("What `run.only` records", value))
+    return value
 
 
 def _not_a_module(what: str, value: Any) -> str:
@@ -180,6 +194,12 @@ def add_modules(by_id: dict[int, Watched], name: str, model: nn.Module) -> list[
     return added
 
 
+def unwrapped(module: nn.Module) -> tuple[nn.Module, bool]:
+    """Return a module without what is wrapped around it, and whether it is compiled."""
+    _, inner, compiled, _ = next(_walk(module, ""))
+    return inner, compiled
+
+
 def _walk(
     module: nn.Module,
     path: str,
@@ -201,7 +221,8 @@ def _walk(
     inside |= {id(module)}
     for name, child in module._modules.items():
         if child is not None and id(child) not in inside:
-            yield from _walk(child, f"{path}.{name}" if path else name, inside, compiled=compiled)
+            below = printable(f"{path}.{name}" if path else name)
+            yield from _walk(child, below, inside, compiled=compiled)
 
 
 def mark_selected(found: list[Watched], select: Sequence[str], *, must_match: bool = True) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 
 from probe_nb.analysis.missed import missed, missed_of
 from probe_nb.analysis.words import plural, steps_of
-from probe_nb.terms import ROOT_LABEL
+from probe_nb.terms import ROOT_LABEL, printable
 from probe_nb.view.frame import FrameBuilder, title
 from probe_nb.view.rows import ABSENT, Row, rows_of, worst_first
 
@@ -46,14 +46,14 @@ _COLUMNS: Final = (
 def static(builder: FrameBuilder) -> str:
     """Return headline, table and what was left out."""
     parts = [headline(builder), _table(builder), *_remarks(builder)]
-    return "\n".join(part for part in parts if part)
+    return printable("\n".join(part for part in parts if part))
 
 
 def headline(builder: FrameBuilder) -> str:
     """Return the worst finding, and its detail under it."""
     found = builder.verdict()
     sentence = escape(f"{SIGNS[found.kind]} {found.sentence}")
-    return f"<div><b>{sentence}</b></div>" + _div(found.detail)
+    return printable(f"<div><b>{sentence}</b></div>" + _div(found.detail))
 
 
 def summary_line(builder: FrameBuilder) -> str:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from probe_nb.terms import printable
 from probe_nb.view import BUNDLE, html, text
 from probe_nb.view.frame import FrameBuilder, title
 from probe_nb.view.rows import worst_first
@@ -84,7 +85,7 @@ def html_page(run: Run) -> str:
     """Return the report as a whole HTML page, to write to a file or to send."""
     run.flush()
     builder = _built(run)
-    name = escape(title(run.info) or "probe_nb")
+    name = escape(printable(title(run.info)) or "probe_nb")
     return (
         f'<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{name}</title>\n'
         '<meta name="color-scheme" content="light dark"></head>\n'
@@ -165,5 +166,5 @@ def _packed_file(_changed: int) -> str:
 def line(builder: FrameBuilder) -> dict[str, Any]:
     """Return the headline alone, for a place that another report took over from."""
     found = builder.verdict()
-    sentence = f"{html.SIGNS[found.kind]} {found.sentence}"
+    sentence = printable(f"{html.SIGNS[found.kind]} {found.sentence}")
     return {"text/html": f"<p>{escape(sentence)}</p>", "text/plain": sentence}

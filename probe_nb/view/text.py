@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from probe_nb.analysis.missed import missed_of
 from probe_nb.analysis.words import plural
+from probe_nb.terms import printable
 from probe_nb.view.frame import FrameBuilder
 from probe_nb.view.html import SIGNS, summary_line
 from probe_nb.view.rows import rows_of, worst_first
@@ -42,7 +43,7 @@ def lines_of(builder: FrameBuilder) -> str:
     missing = missed_of(builder.tally, info)
     if missing:
         lines.append(f"{missing}: see run.coverage()")
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def _table(builder: FrameBuilder) -> list[str]:

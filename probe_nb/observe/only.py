@@ -1,0 +1,204 @@
+"""One module alone: a range in which nothing else is recorded.
+
+What is recorded is decided where a call begins. So a gradient that arrives after the range belongs
+to it if its call was made inside, and the other way round. A parameter is used by several calls:
+its gradient is theirs who used it in that forward of the model; if there were calls inside and
+outside of a range, it stays under the module's own path.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Collection
+from typing import Final
+
+from torch import Tensor, nn
+
+from probe_nb.errors import SessionStateError
+from probe_nb.observe.calls import Call, Clock
+from probe_nb.observe.select import Watched, unwrapped
+from probe_nb.observe.sink import Facts, Sink, Where
+from probe_nb.observe.tasks import When
+from probe_nb.terms import Status
+
+_FORWARDS: Final = 16
+"""Forwards of the model whose gradients may still be on their way."""
+
+
+class Only:
+    """Knows which calls are recorded, and under which name."""
+
+    def __init__(self, by_id: dict[int, Watched], clock: Clock) -> None:
+        """Record everything; a module that is not in `by_id` is put there while it is alone."""
+        self.now: Watched | None = None
+        self.reads: Callable[[Watched], None] = lambda _: None
+        self._by_id = by_id
+        self._clock = clock
+        self._named: dict[tuple[int, str], Watched] = {}
+        self._heard: dict[tuple[int, int], dict[Watched, Watched | None]] = {}
+        self._read: tuple[int, Watched] | None = None
+
+    @property
+    def named(self) -> Collection[Watched]:
+        """Everything that was recorded alone, under the names it was given."""
+        return self._named.values()
+
+    # -- the range ----------------------------------------------------------------------------
+
+    def open(self, module: nn.Module, name: str) -> Range:
+        """Record nothing but this module, as `name`, until the range is closed."""
+        if self.now is not None:
+            raise SessionStateError(
+                f"`run.only` records `{self.now.path}` alone already. Close that range first: "
+                "what is inside of it is silent."
+            )
+        inner, compiled = unwrapped(module)
+        home = self._by_id.get(id(inner))
+        if home is not None and home.module() is not inner:
+            home = None
+        alone = self._named.get((id(inner), name))
+        if alone is None or alone.module() is not inner:
+            model, is_root = ("", False) if home is None else (home.model, home.is_root)
+            alone = Watched(weakref.ref(inner), model, name, type(inner), is_root, selected=True)
+            alone.compiled = compiled or (home is not None and home.compiled)
+            self._named[id(inner), name] = alone
+        alone.home = home or alone
+        if not self._heard:
+            self._note_earlier()
+        if home is None:
+            self._by_id[id(inner)] = alone
+        opened = Range(self, alone)
+        self.now = alone  # last: an interrupt before it leaves everything recorded
+        return opened
+
+    def close(self, alone: Watched | None = None) -> None:
+        """End the open range, or this one if it is open; may be repeated."""
+        now = self.now
+        if now is None or alone not in (None, now):
+            return
+        if now.home is now:
+            for key in [key for key, each in list(self._by_id.items()) if each is now]:
+                self._by_id.pop(key, None)
+        self.now = None
+
+    def begin_step(self) -> None:
+        """Count calls from 0 again."""
+        for alone in self._named.values():
+            alone.begin_step()
+
+    # -- calls --------------------------------------------------------------------------------
+
+    def hears(self, watched: Watched) -> Watched | None:
+        """Return as what a call that begins now is recorded; None if it is not."""
+        if not self._heard:  # there was no range yet
+            return watched
+        now = self.now
+        heard: Watched | None = watched
+        if now is not None and watched is not now:
+            watched.silenced = True
+            heard = now if now.home is watched else None
+        self._note(watched, heard)
+        if heard is not None and heard is now and self._clock.recording:
+            self._read_parameters(heard)
+        return heard
+
+    def _read_parameters(self, alone: Watched) -> None:
+        """Read them before their first use in a step."""
+        if self._read != (self._clock.step, alone):
+            self._read = (self._clock.step, alone)
+            self.reads(alone)
+
+    def _note(self, watched: Watched, heard: Watched | None) -> None:
+        """Take note of who used the parameters in this forward of the model."""
+        users = self._users()
+        users[watched] = heard if users.get(watched, heard) is heard else watched
+
+    def _users(self) -> dict[Watched, Watched | None]:
+        when = (self._clock.step, self._clock.micro_step)
+        users = self._heard.setdefault(when, {})
+        while len(self._heard) > _FORWARDS:
+            self._heard.pop(next(iter(self._heard)), None)
+        return users
+
+    def _note_earlier(self) -> None:
+        """Take note of the calls of this step that were made before the first range."""
+        self._users().update((w, w) for w in self._by_id.values() if w.calls)
+
+    def _owner(self, watched: Watched, step: int, micro_step: int) -> Watched | None:
+        """Return as what the parameters of a module are recorded that a forward used."""
+        home = watched.home or watched
+        alone = home.home is home
+        return self._heard.get((step, micro_step), {}).get(home, None if alone else home)
+
+    def of_parameter(self, call: Call, where: Where) -> Call | None:
+        """Return the call that a row of a parameter is written under; None if it is not."""
+        if not self._heard:
+            return call
+        if where[0] == "param":
+            owner = call.watched if self.now in (None, call.watched) else None
+        else:
+            owner = self._owner(call.watched, call.step, call.micro_step)
+        if owner is None or owner is call.watched:
+            return None if owner is None else call
+        return owner.parameters_call(When(call.step, call.micro_step, recorded=True))
+
+
+class Range:
+    """A range that `Only.open` has opened: close it, or use it as a context manager."""
+
+    def __init__(self, only: Only, alone: Watched) -> None:
+        """Be open."""
+        self._only = only
+        self._alone: Watched | None = alone
+        self._entered = False
+
+    def close(self) -> None:
+        """Record everything again; closing twice is harmless."""
+        try:
+            self._close()
+        except BaseException:  # Ctrl-C, of all moments, now
+            self._close()
+            raise
+
+    def _close(self) -> None:
+        if self._alone is not None:
+            self._only.close(self._alone)
+            self._alone = None
+
+    def __enter__(self) -> Range:  # noqa: PYI034 - `Self` came with Python 3.11
+        """Be open for a block."""
+        if self._entered or self._alone is None:
+            raise SessionStateError("This range was used already; make another with `run.only`.")
+        self._entered = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Record everything again; the user's exception goes on untouched."""
+        self.close()
+
+
+class ParameterSink:
+    """Writes the rows of parameters under the name that is theirs."""
+
+    def __init__(self, sink: Sink, only: Only) -> None:
+        """Stand between the parameters and the sink."""
+        self._sink = sink
+        self._only = only
+
+    def tensor(self, call: Call, where: Where, t: Tensor, backward: int = -1) -> None:
+        """Take a tensor; it is only valid during this call."""
+        owner = self._only.of_parameter(call, where)
+        if owner is not None:
+            self._sink.tensor(owner, where, t, backward)
+
+    def absent(
+        self, call: Call, where: Where, facts: Facts, status: Status, backward: int = -1
+    ) -> None:
+        """Take note of a tensor whose numbers cannot be had, with the reason."""
+        owner = self._only.of_parameter(call, where)
+        if owner is not None:
+            self._sink.absent(owner, where, facts, status, backward)
+
+    def fault(self, watched: Watched, where: str, error: Exception) -> None:
+        """Take note of an error of our own."""
+        self._sink.fault(watched, where, error)
