@@ -19,7 +19,7 @@ SETTINGS := pyproject.toml constraints.txt hatch_build.py
 FRONTEND := $(shell find probe_nb/view/frontend -name node_modules -prune -o -type f -print 2>/dev/null)
 
 .NOTPARALLEL:
-.PHONY: help demo test lint frontend-test chromium wheel bench zoo clean dev
+.PHONY: help demo test test-npu-wheel lint frontend-test chromium wheel bench zoo clean dev
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +34,12 @@ endif
 
 test: chromium lint frontend-test ## run every check: lint, types, import layers, frontend, pytest
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+
+test-npu-wheel: dev ## what happens where the real torch_npu is installed without an NPU (downloads it)
+	rm -rf build/torch_npu
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet --no-deps --target build/torch_npu \
+	    "torch_npu==$$($(BIN)/python -c 'import torch; print(torch.__version__.partition("+")[0])')"
+	PROBE_NB_TORCH_NPU=$(CURDIR)/build/torch_npu $(BIN)/python -m pytest tests/device/test_torch_npu_wheel.py
 
 lint: dev ## ruff, formatting, mypy, import layers
 	$(BIN)/ruff check .

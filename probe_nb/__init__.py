@@ -21,6 +21,7 @@ __all__ = [
     "__version__",
     "load",
     "save",
+    "self_check",
     "start",
     "step",
     "stop",
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from probe_nb.checkup.check import self_check
     from probe_nb.doors import start, watch
     from probe_nb.run import Run, load, save
     from probe_nb.session import step, stop
@@ -36,6 +38,7 @@ _ROOMS = {
     "Run": "probe_nb.run",
     "load": "probe_nb.run",
     "save": "probe_nb.run",
+    "self_check": "probe_nb.checkup.check",
     "start": "probe_nb.doors",
     "step": "probe_nb.session",
     "stop": "probe_nb.session",
@@ -45,11 +48,23 @@ _ROOMS = {
 
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first used: importing probe_nb imports nothing heavy."""
-    from importlib import import_module
-
     if name not in _ROOMS:
         raise AttributeError(f"module `probe_nb` has no attribute `{name}`")
-    return getattr(import_module(_ROOMS[name]), name)
+    return getattr(_room(_ROOMS[name]), name)
+
+
+def _room(name: str) -> Any:
+    """Import a room; where it is torch that cannot be imported, say why and what to do."""
+    from importlib import import_module
+
+    try:
+        return import_module(name)
+    except Exception as error:
+        from probe_nb import torchless
+
+        if not torchless.is_cause_of(error):
+            raise
+        raise torchless.explained(error) from error
 
 
 def __dir__() -> list[str]:
@@ -59,13 +74,9 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(ipython: Any) -> None:
     """Add the magics: `%load_ext probe_nb`."""
-    from probe_nb import magics
-
-    magics.load(ipython)
+    _room("probe_nb.magics").load(ipython)
 
 
 def unload_ipython_extension(ipython: Any) -> None:
     """Take the magics away and stop what they started: `%unload_ext probe_nb`."""
-    from probe_nb import magics
-
-    magics.unload(ipython)
+    _room("probe_nb.magics").unload(ipython)

@@ -45,10 +45,10 @@ def has_float64(t: Tensor) -> bool:
 
 
 def capturing() -> bool:
-    """Tell whether operators are being recorded into a graph of the device, where ours must not go."""
+    """Tell whether operators are being recorded into a graph, where ours must not go."""
     if torch.cuda.is_initialized():
         return torch.cuda.is_current_stream_capturing()
-    npu = getattr(sys.modules.get("torch_npu"), "npu", None)
+    npu: Any = getattr(sys.modules.get("torch_npu"), "npu", None)
     asked = getattr(npu, "is_current_stream_capturing", None)
     return asked is not None and npu.is_initialized() and bool(asked())
 
@@ -91,7 +91,7 @@ def names() -> list[str]:
 
 def versions() -> dict[str, str]:
     """Return the version of torch, and of what drives its accelerator."""
-    found = {"torch": torch.__version__}
+    found = {"torch": str(torch.__version__)}
     for word in ("cuda", "hip"):
         built_for = getattr(torch.version, word, None)
         if built_for is not None:
@@ -162,7 +162,7 @@ def _asked(tools: Any, question: str, *arguments: str) -> Any:
         return None
 
 
-# -- for who wants to use a device ------------------------------------------------------------------
+# -- for who wants to use a device ----------------------------------------------------------------
 
 
 def find(asked: str | torch.device | None = None) -> torch.device:
@@ -174,12 +174,10 @@ def find(asked: str | torch.device | None = None) -> torch.device:
     if asked is None:
         kind = _kind()
         return _indexed(torch.device(kind if kind and torch.accelerator.is_available() else "cpu"))
-    try:
+    with contextlib.suppress(RuntimeError, TypeError):  # `npu` is a name only with torch_npu
         wanted = torch.device(asked)
-    except (RuntimeError, TypeError):  # of torch's names `npu` is one only with torch_npu
-        wanted = None
-    if wanted is not None and (wanted.type == "cpu" or _is_there(wanted)):
-        return _indexed(wanted)
+        if wanted.type == "cpu" or _is_there(wanted):
+            return _indexed(wanted)
     raise DeviceError(f"There is no device `{asked}` here; {_there()}.{_advice(str(asked))}")
 
 
@@ -189,7 +187,8 @@ def _is_there(device: torch.device) -> bool:
 
 
 def _indexed(device: torch.device) -> torch.device:
-    if device.type == "cpu" or device.index is not None:
+    index: int | None = device.index
+    if device.type == "cpu" or index is not None:
         return device
     current = getattr(getattr(torch, device.type), "current_device", int)
     return torch.device(device.type, current())
@@ -206,7 +205,7 @@ def _there() -> str:
 
 
 def _advice(asked: str) -> str:
-    kind = asked.split(":")[0]
+    kind = asked.split(":", maxsplit=1)[0]
     if kind == _kind() and torch.accelerator.is_available():
         return ""
     if kind == "cuda" and torch.version.cuda is None and torch.version.hip is None:
@@ -235,11 +234,13 @@ def _npu_advice() -> str:
 
 def random_state(device: torch.device) -> Tensor | None:
     """Return the state of the device's random numbers, None where it cannot be read."""
-    module = getattr(torch, device.type, None)
+    if device.type == "cpu":
+        return torch.get_rng_state()
     try:
-        return torch.get_rng_state() if device.type == "cpu" else module.get_rng_state(device)
+        state: Tensor = getattr(torch, device.type).get_rng_state(device)
     except (AttributeError, RuntimeError):
         return None
+    return state
 
 
 def set_random_state(device: torch.device, state: Tensor | None) -> None:
@@ -254,14 +255,19 @@ def set_random_state(device: torch.device, state: Tensor | None) -> None:
 
 def wait(device: torch.device) -> None:
     """Wait until the device has done what it was given."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
+    if device.type == "cpu":
+        return
+    synchronize = getattr(torch, device.type).synchronize
+    if device.type == "mps":  # which are never several
+        synchronize()
+    else:
+        synchronize(device)
 
 
 @contextlib.contextmanager
 def telling_waits(device: torch.device) -> Iterator[bool]:
     """Have torch warn whenever the host waits for the device; yield whether it can."""
-    module = getattr(torch, device.type, None)
+    module: Any = getattr(torch, device.type, None)
     if device.type == "cpu" or not hasattr(module, "set_sync_debug_mode"):
         yield False
         return
