@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import importlib
+import warnings
 from pathlib import Path
 from types import ModuleType
 
@@ -51,7 +52,8 @@ def matching(patterns: list[str]) -> list[Specimen]:
 def too_large(specimen: Specimen) -> str | None:
     """Say how large a specimen is if it is too large, before memory is taken for it."""
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             model = specimen.build()
     except Exception:  # builders that compute with their numbers cannot do without them
         return None

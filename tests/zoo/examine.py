@@ -136,7 +136,13 @@ class _Rows:
     def __init__(self, run: probe.Run) -> None:
         self.run = run
         self.compared = 0
-        self._frame = run.df
+        frame = run.df
+        columns = {name: frame[name].tolist() for name in frame.columns} | {
+            "index": list(frame.index)
+        }
+        self._rows = [
+            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+        ]
 
     def wrong(self, truth: Records, *, gradients: bool) -> Iterator[str]:
         yield from self._in_order(truth)
@@ -178,10 +184,10 @@ class _Rows:
             yield from self._pairs((place[0], "grad_output", place[1]), rows, truths)
 
     def _grouped(self, roles: list[str], keys: tuple[str, ...]) -> dict[tuple[Any, ...], list[Any]]:
-        chosen = self._frame[self._frame["role"].isin(roles)]
         found: dict[tuple[Any, ...], list[Any]] = {}
-        for index, row in zip(chosen.index, chosen.to_dict("records"), strict=True):
-            found.setdefault(tuple(row[key] for key in keys), []).append(row | {"index": index})
+        for row in self._rows:
+            if row["role"] in roles:
+                found.setdefault(tuple(row[key] for key in keys), []).append(row)
         return found
 
     def _pairs(self, place: Any, rows: list[Any], truths: list[Truth]) -> Iterator[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -36,12 +37,12 @@ def _dtypes(info: Any) -> list[torch.dtype]:
 
 def _specimen(name: str, number: int, dtype: torch.dtype, *, training: bool) -> Specimen:
     def build() -> nn.Module:
-        made = _inputs(name, dtype, training=training)[number].constructor_input
+        made = _input(name, number, dtype, training=training).constructor_input
         module = database()[name].module_cls(*made.args, **made.kwargs)
         return module.to(dtype).train(training)
 
     def feed(_: nn.Module) -> Feed:
-        given = _inputs(name, dtype, training=training)[number].forward_input
+        given = _input(name, number, dtype, training=training).forward_input
         return tuple(given.args), dict(given.kwargs)
 
     mode = "train" if training else "eval"
@@ -49,11 +50,29 @@ def _specimen(name: str, number: int, dtype: torch.dtype, *, training: bool) -> 
     return Specimen(f"{name}-{number}-{short}-{mode}", FAMILY, build, feed)
 
 
+def _input(name: str, number: int, dtype: torch.dtype, *, training: bool) -> Any:
+    """Return an input of its own; what was computed cannot be copied and is made once more."""
+    found = _inputs(name, dtype, training=training)[number]
+    try:
+        return _Copied(*copy.deepcopy((found.constructor_input, found.forward_input)))
+    except RuntimeError:
+        return _inputs.__wrapped__(name, dtype, training=training)[number]
+
+
+class _Copied(NamedTuple):
+    constructor_input: Any
+    forward_input: Any
+
+
+@functools.lru_cache(maxsize=16)
 def _inputs(name: str, dtype: torch.dtype, *, training: bool) -> list[Any]:
+    """Return every input of a module, the same each time, without drawing from the generator."""
     info = database()[name]
-    return info.module_inputs_func(
-        info, device="cpu", dtype=dtype, requires_grad=True, training=training
-    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return info.module_inputs_func(
+            info, device="cpu", dtype=dtype, requires_grad=True, training=training
+        )
 
 
 @functools.cache

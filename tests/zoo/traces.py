@@ -113,7 +113,8 @@ def _traced(model: nn.Module, around: Around, use: Callable, after: Callable) ->
         book[f"hooks of {path or 'root'}"] = {name: len(table) for name, table in tables.items()}
         book[f"mode of {path or 'root'}"] = module.training
     book["torch's random numbers"] = torch.get_rng_state().numpy().tobytes()
-    book["numpy's random numbers"] = repr(np.random.get_state())  # noqa: NPY002
+    kind, numbers, *rest = np.random.get_state()  # noqa: NPY002
+    book["numpy's random numbers"] = (kind, numbers.tobytes(), rest)
     book["Python's random numbers"] = random.getstate()
     return Trace(book, inside, error, [(w.category, str(w.message)) for w in caught])
 
