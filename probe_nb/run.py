@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from probe_nb.analysis import missed
@@ -18,14 +17,9 @@ from probe_nb.exponents import Histogram
 from probe_nb.recording import Range, Recording
 from probe_nb.store import files
 from probe_nb.store.columns import Columns
-from probe_nb.store.filters import chosen_numbers, joined, matching
+from probe_nb.store.filters import chosen, joined
 from probe_nb.store.table import to_frame
 from probe_nb.terms import COUNTS, ROLES, STATISTICS, RunInfo, shown
-
-_FILTERS: Final = (
-    *("step", "micro_step", "rank", "call", "model", "module", "type", "direction"),
-    *("role", "leaf", "status"),
-)
 
 
 class Run:
@@ -152,22 +146,7 @@ class Run:
             SelectionError: A filter has an unknown name, or a text pattern matches nothing in
                 this run; the message names the nearest.
         """
-        frame = self.df
-        keep = np.ones(len(frame), dtype=bool)
-        for name, wanted in filters.items():
-            if name not in _FILTERS:
-                raise SelectionError(
-                    f"`{name}` is not a filter.{closest(name, _FILTERS)} "
-                    f"Known: {', '.join(_FILTERS)}."
-                )
-            if wanted is None:
-                continue
-            column = frame[name]
-            if isinstance(column.dtype, pd.CategoricalDtype):
-                keep &= column.isin(matching(name, wanted, list(column.cat.categories)))
-            else:
-                keep &= chosen_numbers(column, wanted)
-        return frame[keep]
+        return chosen(self.df, filters)
 
     def history(
         self,

@@ -8,8 +8,6 @@ session chooses the modules (`observe.select`), counts steps (`observe.calls`), 
 
 from __future__ import annotations
 
-import datetime as dt
-import platform
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -17,8 +15,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-import probe_nb
-from probe_nb import config, devices
+from probe_nb import about, config
 from probe_nb.config import WatchConfig
 from probe_nb.errors import SessionStateError, notify
 from probe_nb.observe.attach import Attachment
@@ -30,7 +27,6 @@ from probe_nb.observe.only import Only, ParameterSink, Range
 from probe_nb.observe.optimizers import OptimizerHook, as_optimizers, as_scaler
 from probe_nb.observe.parameters import Parameters
 from probe_nb.observe.select import (
-    Watched,
     add_modules,
     as_module,
     mark_selected,
@@ -42,7 +38,7 @@ from probe_nb.recorder import Recorder
 from probe_nb.run import Run
 from probe_nb.stats.kernels import cpu
 from probe_nb.stats.summary import Reducer
-from probe_nb.terms import RunInfo, printable, shown
+from probe_nb.terms import printable, shown
 
 _PATIENCE: Final = 1.0
 _WAITING: Final = 10_000
@@ -69,7 +65,7 @@ class Session:
         self._by_id = {id(w.module()): w for w in found}
         self._optimizers = as_optimizers(optimizer)
         self._scaler = as_scaler(scaler)
-        self.run = Run(_about(models, found, options))
+        self.run = Run(about.begin(models, len(found), options))
         self._clock = Clock(
             wants=options.wants,
             first=options.first_step,
@@ -166,7 +162,7 @@ class Session:
             self._drain()
         finally:
             self._recorder.forget()
-            self._note_devices()
+            about.finish(self.run.info)
             self._note_unobserved()
             self._by_id.clear()
             for closer in self.closers:
@@ -279,13 +275,6 @@ class Session:
                 self.listeners.remove(listener)
             notify(f"A live view was switched off: {error}")
 
-    def _note_devices(self) -> None:
-        """Say what the run was made with; a device may have been started under the watch."""
-        info = self.run.info
-        info.devices = devices.names()
-        info.versions |= devices.versions() | {"cpu_kernel": cpu.kernel_name()}
-        info.notices += [each for each in devices.notices() if each not in info.notices]
-
     def _note_unobserved(self) -> None:
         self.run.info.unobserved = self._coverage.unobserved()
 
@@ -319,26 +308,3 @@ def step(run: Run | None = None) -> None:
     raise SessionStateError(
         "No session is open, so there is no step to end. Start one with `probe.start(model)`."
     )
-
-
-def _about(models: dict[str, nn.Module], found: list[Watched], options: WatchConfig) -> RunInfo:
-    rank = None
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        rank = torch.distributed.get_rank()
-    now = dt.datetime.now(dt.timezone.utc)
-    return RunInfo(
-        name=options.name,
-        created=now.isoformat(timespec="seconds"),
-        models={name: type(model).__name__ for name, model in models.items()},
-        modules=len(found),
-        config=options.as_dict(),
-        versions=_versions(),
-        devices=devices.names(),
-        rank=rank,
-        notices=devices.notices(),
-    )
-
-
-def _versions() -> dict[str, str]:
-    ours = {"probe_nb": probe_nb.__version__, "python": platform.python_version()}
-    return ours | devices.versions()

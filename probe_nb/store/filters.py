@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -12,8 +12,32 @@ import pandas as pd
 from probe_nb.errors import SelectionError, closest
 from probe_nb.terms import COUNTS, shown
 
+_NAMES: Final = (
+    *("step", "micro_step", "rank", "call", "model", "module", "type", "direction"),
+    *("role", "leaf", "status"),
+)
+"""The columns that rows can be chosen by."""
 
-def matching(name: str, wanted: str | Sequence[str], known: list[str]) -> list[str]:
+
+def chosen(frame: pd.DataFrame, filters: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the rows of `run.df` that pass every filter, as `Run.frame` says."""
+    keep = np.ones(len(frame), dtype=bool)
+    for name, wanted in filters.items():
+        if name not in _NAMES:
+            raise SelectionError(
+                f"`{name}` is not a filter.{closest(name, _NAMES)} Known: {', '.join(_NAMES)}."
+            )
+        if wanted is None:
+            continue
+        column = frame[name]
+        if isinstance(column.dtype, pd.CategoricalDtype):
+            keep &= column.isin(_matching(name, wanted, list(column.cat.categories)))
+        else:
+            keep &= _chosen_numbers(column, wanted)
+    return frame[keep]
+
+
+def _matching(name: str, wanted: str | Sequence[str], known: list[str]) -> list[str]:
     """Return the known values that the patterns match; each pattern must match something."""
     patterns = [wanted] if isinstance(wanted, str) else list(wanted)
     found: list[str] = []
@@ -29,7 +53,7 @@ def matching(name: str, wanted: str | Sequence[str], known: list[str]) -> list[s
     return found
 
 
-def chosen_numbers(column: pd.Series, wanted: Any) -> Any:
+def _chosen_numbers(column: pd.Series, wanted: Any) -> Any:
     """Tell which numbers are the wanted one, or among several, in a range or in a slice."""
     values = column.to_numpy(dtype=np.int64, na_value=-1)
     there = values >= 0

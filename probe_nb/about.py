@@ -1,0 +1,43 @@
+"""What a run says about itself: what was watched, with which versions, on which devices."""
+
+from __future__ import annotations
+
+import datetime as dt
+import platform
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+import probe_nb
+from probe_nb import devices
+from probe_nb.config import WatchConfig
+from probe_nb.stats.kernels import cpu
+from probe_nb.terms import RunInfo
+
+
+def begin(models: Mapping[str, nn.Module], modules: int, options: WatchConfig) -> RunInfo:
+    """Describe a watch that is about to begin; no device is started for it."""
+    rank = None
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        rank = torch.distributed.get_rank()
+    now = dt.datetime.now(dt.timezone.utc)
+    ours = {"probe_nb": probe_nb.__version__, "python": platform.python_version()}
+    return RunInfo(
+        name=options.name,
+        created=now.isoformat(timespec="seconds"),
+        models={name: type(model).__name__ for name, model in models.items()},
+        modules=modules,
+        config=options.as_dict(),
+        versions=ours | devices.versions(),
+        devices=devices.names(),
+        rank=rank,
+        notices=devices.notices(),
+    )
+
+
+def finish(info: RunInfo) -> None:
+    """Say what the run was made with; a device may have been started under the watch."""
+    info.devices = devices.names()
+    info.versions |= devices.versions() | {"cpu_kernel": cpu.kernel_name()}
+    info.notices += [each for each in devices.notices() if each not in info.notices]
