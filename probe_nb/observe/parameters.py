@@ -183,8 +183,10 @@ class ParameterHook(Hook):
         """Tell whose hook this is."""
         return self._parameters is parameters
 
-    def __call__(self, g: Tensor) -> None:
-        """Run before the gradient is accumulated."""
+    def __call__(self, g: Tensor | None) -> None:
+        """Run before the gradient is accumulated; None comes where nothing flowed to it."""
+        if g is None:
+            return
         try:
             with aside():
                 self._parameters.arrived(self._watched, self._name, self._parameter, g)
