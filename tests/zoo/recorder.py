@@ -66,7 +66,8 @@ class Records:
 def recorded(model: nn.Module, *, gradients: bool = True) -> Iterator[Records]:
     """Write down what the modules of a model see until the block ends."""
     records = Records()
-    paths = {id(module): path for path, module in model.named_modules()}
+    there = list(model.named_modules())  # held: a module made meanwhile must not get their identity
+    paths = {id(module): path for path, module in there}
     records.parameters = {place: Truth.of(p) for place, p in _parameters(model)}
     original = nn.Module.__call__
 
