@@ -44,6 +44,20 @@ def has_float64(t: Tensor) -> bool:
     return t.device.type not in ("npu", "mps")
 
 
+def runs_triton(t: Tensor) -> bool:
+    """Tell whether the device of `t` is of the kind that our Triton kernel was written for."""
+    return t.device.type == "cuda"
+
+
+def on(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Return a guard under which `device` is the current one of its kind."""
+    module = getattr(torch, device.type)
+    if device.index in (None, module.current_device()):
+        return contextlib.nullcontext()
+    guard: contextlib.AbstractContextManager[Any] = module.device(device)
+    return guard
+
+
 def capturing() -> bool:
     """Tell whether operators are being recorded into a graph, where ours must not go."""
     if torch.cuda.is_initialized():
@@ -265,14 +279,14 @@ def wait(device: torch.device) -> None:
 
 
 @contextlib.contextmanager
-def telling_waits(device: torch.device) -> Iterator[bool]:
-    """Have torch warn whenever the host waits for the device; yield whether it can."""
+def telling_waits(device: torch.device, mode: str = "warn") -> Iterator[bool]:
+    """Have torch warn whenever the host waits for the device, or not; yield whether it can."""
     module: Any = getattr(torch, device.type, None)
     if device.type == "cpu" or not hasattr(module, "set_sync_debug_mode"):
         yield False
         return
     before = module.get_sync_debug_mode()
-    module.set_sync_debug_mode("warn")
+    module.set_sync_debug_mode(mode)
     try:
         yield True
     finally:

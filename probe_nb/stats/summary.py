@@ -6,18 +6,22 @@ Results wait here until the drain, on the device where they were computed.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from probe_nb import devices
-from probe_nb.stats.kernels import cpu, eager, host
+from probe_nb.stats.kernels import cpu, eager, gpu, host
+from probe_nb.stats.numbers import Numbers
 from probe_nb.stats.results import Drained, Results
 from probe_nb.terms import Status
 
@@ -40,22 +44,35 @@ class Seen(NamedTuple):
     reused: bool
 
 
-@dataclass
-class _OnDevice:
-    """What of one tensor waits on a device, its place there, and the row it will fill."""
+class _Waiting(NamedTuple):
+    """A result that waits on a device: the row it will fill, and what to make of its words."""
 
     row: int
-    first: int
-    words: eager.Rows
+    words: list[Tensor] | None
+    """Its own words; None for a row that a kernel filled among others, in order."""
+    decode: Callable[[NDArray[np.int32]], Numbers]
     zeros: int
 
 
 @dataclass
 class _Device:
-    """What waits on one device."""
+    """What waits on one device, in the order of arrival, and the rows of each of its streams."""
 
-    words: list[Tensor] = field(default_factory=list)
-    tensors: list[_OnDevice] = field(default_factory=list)
+    eager: list[_Waiting] = field(default_factory=list)
+    launched: dict[Any, tuple[gpu.Rows, list[_Waiting]]] = field(default_factory=dict)
+
+    def words(self) -> list[Tensor]:
+        """Return all words, flat, those of `eager` first, then those of each stream."""
+        own = [each for waiting in self.eager for each in waiting.words or ()]
+        return own + [each.view(-1) for rows, _ in self.launched.values() for each in rows.taken()]
+
+    def tensors(self) -> Iterator[tuple[_Waiting, int]]:
+        """Yield what waits in the order of `words`, and how many words each has."""
+        for waiting in self.eager:
+            yield waiting, sum(each.numel() for each in waiting.words or ())
+        for _, launched in self.launched.values():
+            for waiting in launched:
+                yield waiting, gpu.words()
 
 
 class Reducer:
@@ -131,12 +148,20 @@ class Reducer:
         return row
 
     def _on_device(self, t: Tensor, zeros: int) -> int:
-        words = eager.summarize(t.detach(), float64=devices.has_float64(t))
+        t, stream = t.detach(), devices.stream(t)
         there = self._devices.setdefault(t.device, _Device())
+        self._streams.add(stream)
         row = self._results.reserve()
-        there.tensors.append(_OnDevice(row, len(there.words), words, zeros))
-        there.words += words.words
-        self._streams.add(devices.stream(t))
+        if devices.runs_triton(t):
+            rows, launched = there.launched.setdefault(stream, (gpu.Rows(t.device), []))
+            if (repeats := rows.reduce(t)) is not None:
+                n = t.numel() // repeats
+                decode = partial(gpu.decode, n=n, repeats=repeats)
+                launched.append(_Waiting(row, None, decode, zeros))
+                return row
+        words, repeats, kind = eager.summarize(t, float64=devices.has_float64(t))
+        decode = partial(eager.decode, repeats=repeats, kind=kind)
+        there.eager.append(_Waiting(row, words, decode, zeros))
         return row
 
     def forget(self) -> None:
@@ -162,17 +187,18 @@ class Reducer:
             drained = self._results.taken()
         return drained, errors
 
-    def _fetch(self, device: torch.device, waiting: _Device) -> str:
+    def _fetch(self, device: torch.device, there: _Device) -> str:
         """Fill the rows that wait for a device; return what it said if it lost them."""
         try:
-            words = torch.stack(waiting.words).cpu().numpy()
+            words = torch.cat(there.words()).cpu().numpy()
         except RuntimeError as error:
             return f"{device}: {error}"
-        for each in waiting.tensors:
-            block = words[each.first : each.first + len(each.words.words)]
-            numbers = eager.decode(block, each.words.repeats, each.words.kind)
-            numbers.add_zeros(each.zeros)
-            self._results.fill(each.row, numbers)
+        start = 0
+        for waiting, size in there.tensors():
+            numbers = waiting.decode(words[start : start + size])
+            numbers.add_zeros(waiting.zeros)
+            self._results.fill(waiting.row, numbers)
+            start += size
         return ""
 
 

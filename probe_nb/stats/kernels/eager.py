@@ -173,10 +173,10 @@ def _at_max(y: Tensor, dtype: torch.dtype) -> Tensor:
 def decode(words: NDArray[np.int32], repeats: int, kind: Kind) -> Numbers:
     """Turn the rows of one tensor, now on the host, into its numbers.
 
-    Shape: words (pieces, WORDS).
+    Shape: words (pieces * WORDS,), or with a dimension for the pieces.
     """
     numbers = Numbers()
-    for row in words:
+    for row in words.reshape(-1, WORDS):
         numbers.merge(_decoded(row, kind))
     numbers.repeat(repeats)
     return numbers

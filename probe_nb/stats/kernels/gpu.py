@@ -1,0 +1,163 @@
+"""Statistics of a CUDA tensor by one launch of a Triton kernel, where Triton can be had.
+
+Rows of words wait in memory of the device that is taken once: per tensor nothing is allocated,
+copied or waited for. What the kernel does not serve, `eager` does.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from probe_nb import devices
+from probe_nb.exponents import BINS
+from probe_nb.stats.layout import compact, in_memory_order
+from probe_nb.stats.numbers import Numbers
+
+ROWS: Final = 256
+"""Rows that are taken at once: less than a mebibyte."""
+
+MOST: Final = 1 << 31
+"""From so many elements on the counters of the kernel could overflow."""
+
+_LARGEST_AND_TINY: Final = {
+    torch.float32: (0x7F7FFFFF, 0x00800000),
+    torch.float16: (0x477FE000, 0x38800000),
+    torch.bfloat16: (0x7F7F0000, 0x00800000),
+    torch.int8: (0, 0),
+    torch.uint8: (0, 0),
+    torch.int16: (0, 0),
+    torch.bool: (0, 0),
+}
+"""What is served, and the bits of the largest and the smallest normal number in float32."""
+
+_State = Literal["warming", "ready", "off"]
+_states: dict[torch.dtype, _State] = {}
+_lock = threading.Lock()
+
+
+def serves(t: Tensor) -> bool:
+    """Tell whether the kernel is ready for tensors of this type; the first time, begin to make it.
+
+    Compiling takes seconds: a thread does it, and meanwhile the caller goes on without.
+    """
+    state = _states.get(t.dtype)
+    if state is None and t.dtype in _LARGEST_AND_TINY:
+        with _lock:
+            if t.dtype in _states:
+                return False
+            _states[t.dtype] = "warming"
+        threading.Thread(target=_make, args=(t.dtype, t.device), daemon=True).start()
+    return state == "ready"
+
+
+def _make(dtype: torch.dtype, device: torch.device) -> None:
+    """Compile the kernel for one type of elements, or give it up, whatever the reason."""
+    try:
+        from probe_nb.stats.kernels import gpu_code
+
+        kind = torch.int16 if dtype == torch.bfloat16 else dtype
+        with devices.on(device):
+            gpu_code.summarize.warmup(kind, torch.int32, 1, 1, 1, grid=(1,), **_options(dtype))
+        _states[dtype] = "ready"
+    except Exception:  # Triton is not there, or does not know this device
+        _states[dtype] = "off"
+
+
+def _options(dtype: torch.dtype) -> dict[str, Any]:
+    from probe_nb.stats.kernels import gpu_code
+
+    return {"block": gpu_code.BLOCK, "bfloat16": dtype == torch.bfloat16}
+
+
+class Rows:
+    """Rows on one device and stream that the kernel fills, one per tensor."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Take no memory yet."""
+        self._device = device
+        self._full: list[Tensor] = []
+        self._open: Tensor | None = None
+        self._used = 0
+
+    def reduce(self, x: Tensor) -> int | None:
+        """Reduce a tensor of this device into the next row; return how often its elements count.
+
+        Returns None, and does nothing, for a tensor that the kernel does not serve.
+        Cost: one launch; one read of each element.
+        """
+        if not serves(x) or x.is_neg():
+            return None
+        unit, repeats = compact(x)
+        flat = in_memory_order(unit)
+        if flat is None or not 0 < flat.numel() < MOST or not _is_there(flat):
+            return None
+        from probe_nb.stats.kernels import gpu_code as code
+
+        row, n = self._next(code.WORDS), flat.numel()
+        flat = flat.view(torch.int16) if x.dtype == torch.bfloat16 else flat
+        programs = min(code.PROGRAMS, -(-n // code.BLOCK))
+        grid: Callable[..., None] = code.summarize[(programs,)]
+        try:
+            with devices.on(x.device):
+                grid(flat, row, n, *_LARGEST_AND_TINY[x.dtype], **_options(x.dtype))
+        except Exception:  # a launch that fails has done nothing
+            _states[x.dtype] = "off"
+            return None
+        self._used += 1
+        return repeats
+
+    def _next(self, words: int) -> Tensor:
+        if self._open is None or self._used == ROWS:
+            if self._open is not None:
+                self._full.append(self._open)
+            self._open = torch.zeros(ROWS, words, dtype=torch.int32, device=self._device)
+            self._used = 0
+        return self._open[self._used]
+
+    def taken(self) -> list[Tensor]:
+        """Return the filled rows, still on the device, and start empty, with new memory."""
+        filled = [] if self._open is None else [*self._full, self._open[: self._used]]
+        self._full, self._open, self._used = [], None, 0
+        return filled
+
+
+def words() -> int:
+    """Return the number of words of a row."""
+    from probe_nb.stats.kernels import gpu_code
+
+    return gpu_code.WORDS
+
+
+def _is_there(x: Tensor) -> bool:
+    """Tell whether memory holds the elements: a storage may have been let go."""
+    size = x.element_size()
+    return x.untyped_storage().nbytes() >= (x.storage_offset() + x.numel()) * size
+
+
+def decode(row: NDArray[np.int32], n: int, repeats: int) -> Numbers:
+    """Turn a row, now on the host, into the numbers of the `n` elements it was made from."""
+    from probe_nb.stats.kernels import gpu_code as code
+
+    _, nan, posinf, neginf, zero, pos_zero, tiny, at_max = row[BINS : BINS + 8].tolist()
+    out = Numbers(nan=nan, posinf=posinf, neginf=neginf, zero=zero, subnormal=tiny, at_max=at_max)
+    for program in range(min(code.PROGRAMS, -(-n // code.BLOCK))):
+        part = row[BINS + 8 + code.PART * program :][: code.PART].copy()
+        low, high = part[code.LOW : code.COUNT].view(np.float32).astype(float).tolist()
+        mean, spread = part[code.MEAN :].view(np.float64).tolist()
+        count = int(part[code.COUNT])
+        if count:
+            std = math.sqrt(max(spread, 0.0) / count)
+            out.merge(Numbers(count, low, high, mean, std))
+    out.bins = row[:BINS].astype(np.int64)
+    out.bins[0] -= pos_zero
+    out.bins[BINS // 2] -= zero - pos_zero
+    out.repeat(repeats)
+    return out
