@@ -24,7 +24,7 @@ from tests.zoo.torch_modules import FAMILY as OF_TORCH
 PAGE = Path(__file__).parents[1] / "docs" / "zoo.md"
 _TOGETHER = 8
 """Specimens that a process takes at a time."""
-_RENEWED = 40
+_RENEWED = 500
 """Such portions after which a process makes room for a new one: models leave memory behind."""
 
 INTRODUCTION = """\
@@ -88,7 +88,7 @@ def swept(names: list[str], processes: int) -> list[Outcome]:
     with context.Pool(processes, _prepare, maxtasksperchild=_RENEWED) as pool:
         for outcome in pool.imap_unordered(examined, names, _TOGETHER):
             outcomes.append(outcome)
-            if len(outcomes) % 500 == 0:
+            if len(outcomes) % 200 == 0:
                 print(f"{len(outcomes):,} of {len(names):,}", flush=True)
             if outcome.faults:
                 lines = "\n    ".join(outcome.faults)

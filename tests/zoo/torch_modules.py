@@ -16,6 +16,8 @@ from torch import nn
 from tests.zoo.specimen import Feed, Specimen
 
 FAMILY = "torch.nn"
+FUSED = ("nn.Transformer", "nn.MultiheadAttention")
+"""Modules that go another way where nothing needs a gradient, so they also infer."""
 
 
 def specimens() -> list[Specimen]:
@@ -45,9 +47,17 @@ def _specimen(name: str, number: int, dtype: torch.dtype, *, training: bool) -> 
         given = _input(name, number, dtype, training=training).forward_input
         return tuple(given.args), dict(given.kwargs)
 
+    def infer(module: nn.Module) -> Any:
+        args, kwargs = feed(module)
+        with torch.inference_mode():
+            return module(*args, **kwargs)
+
     mode = "train" if training else "eval"
     short = str(dtype).removeprefix("torch.")
-    return Specimen(f"{name}-{number}-{short}-{mode}", FAMILY, build, feed)
+    fused = not training and name.startswith(FUSED)
+    return Specimen(
+        f"{name}-{number}-{short}-{mode}", FAMILY, build, feed, infer if fused else None
+    )
 
 
 def _input(name: str, number: int, dtype: torch.dtype, *, training: bool) -> Any:
