@@ -48,31 +48,36 @@ class _Waiting(NamedTuple):
     """A result that waits on a device: the row it will fill, and what to make of its words."""
 
     row: int
-    words: list[Tensor] | None
-    """Its own words; None for a row that a kernel filled among others, in order."""
-    decode: Callable[[NDArray[np.int32]], Numbers]
     zeros: int
+    decode: Callable[[NDArray[np.int32]], Numbers]
+    words: list[Tensor]
+    """Its own words; none if a kernel has written them into a row among others."""
+    place: int = 0
+    """The number of that row."""
 
 
 @dataclass
 class _Device:
-    """What waits on one device, in the order of arrival, and the rows of each of its streams."""
+    """What waits on one device; what was launched, by stream."""
 
     eager: list[_Waiting] = field(default_factory=list)
     launched: dict[Any, tuple[gpu.Rows, list[_Waiting]]] = field(default_factory=dict)
 
-    def words(self) -> list[Tensor]:
-        """Return all words, flat, those of `eager` first, then those of each stream."""
-        own = [each for waiting in self.eager for each in waiting.words or ()]
-        return own + [each.view(-1) for rows, _ in self.launched.values() for each in rows.taken()]
-
-    def tensors(self) -> Iterator[tuple[_Waiting, int]]:
-        """Yield what waits in the order of `words`, and how many words each has."""
+    def taken(self) -> tuple[list[Tensor], list[tuple[_Waiting, int, int]]]:
+        """Return all words, flat, and what waits for them, each with its first and last place."""
+        words = [each for waiting in self.eager for each in waiting.words]
+        found, end = [], 0
         for waiting in self.eager:
-            yield waiting, sum(each.numel() for each in waiting.words or ())
-        for _, launched in self.launched.values():
-            for waiting in launched:
-                yield waiting, gpu.words()
+            start, end = end, end + sum(each.numel() for each in waiting.words)
+            found.append((waiting, start, end))
+        for rows, launched in self.launched.values():
+            size = gpu.words()
+            places = ((each, end + size * each.place) for each in launched)
+            found += [(each, start, start + size) for each, start in places]
+            filled = [each.view(-1) for each in rows.taken()]
+            end += sum(each.numel() for each in filled)
+            words += filled
+        return words, found
 
 
 class Reducer:
@@ -154,14 +159,14 @@ class Reducer:
         row = self._results.reserve()
         if devices.runs_triton(t):
             rows, launched = there.launched.setdefault(stream, (gpu.Rows(t.device), []))
-            if (repeats := rows.reduce(t)) is not None:
-                n = t.numel() // repeats
-                decode = partial(gpu.decode, n=n, repeats=repeats)
-                launched.append(_Waiting(row, None, decode, zeros))
+            if (done := rows.reduce(t)) is not None:
+                place, repeats = done
+                decode = partial(gpu.decode, n=t.numel() // repeats, repeats=repeats)
+                launched.append(_Waiting(row, zeros, decode, [], place))
                 return row
         words, repeats, kind = eager.summarize(t, float64=devices.has_float64(t))
         decode = partial(eager.decode, repeats=repeats, kind=kind)
-        there.eager.append(_Waiting(row, words, decode, zeros))
+        there.eager.append(_Waiting(row, zeros, decode, words))
         return row
 
     def forget(self) -> None:
@@ -190,15 +195,14 @@ class Reducer:
     def _fetch(self, device: torch.device, there: _Device) -> str:
         """Fill the rows that wait for a device; return what it said if it lost them."""
         try:
-            words = torch.cat(there.words()).cpu().numpy()
+            words, found = there.taken()
+            block = torch.cat(words).cpu().numpy()
         except RuntimeError as error:
             return f"{device}: {error}"
-        start = 0
-        for waiting, size in there.tensors():
-            numbers = waiting.decode(words[start : start + size])
+        for waiting, start, end in found:
+            numbers = waiting.decode(block[start:end])
             numbers.add_zeros(waiting.zeros)
             self._results.fill(waiting.row, numbers)
-            start += size
         return ""
 
 

@@ -87,10 +87,10 @@ class Rows:
         self._open: Tensor | None = None
         self._used = 0
 
-    def reduce(self, x: Tensor) -> int | None:
-        """Reduce a tensor of this device into the next row; return how often its elements count.
+    def reduce(self, x: Tensor) -> tuple[int, int] | None:
+        """Reduce a tensor of this device; return its row and how often its elements count.
 
-        Returns None, and does nothing, for a tensor that the kernel does not serve.
+        Returns None for a tensor that the kernel does not serve.
         Cost: one launch; one read of each element.
         """
         if not serves(x) or x.is_neg():
@@ -99,28 +99,23 @@ class Rows:
         flat = in_memory_order(unit)
         if flat is None or not 0 < flat.numel() < MOST or not _is_there(flat):
             return None
-        from probe_nb.stats.kernels import gpu_code as code
-
-        row, n = self._next(code.WORDS), flat.numel()
-        flat = flat.view(torch.int16) if x.dtype == torch.bfloat16 else flat
-        programs = min(code.PROGRAMS, -(-n // code.BLOCK))
-        grid: Callable[..., None] = code.summarize[(programs,)]
+        place, row = self._next()
         try:
-            with devices.on(x.device):
-                grid(flat, row, n, *_LARGEST_AND_TINY[x.dtype], **_options(x.dtype))
-        except Exception:  # a launch that fails has done nothing
+            _launch(flat, row)
+        except Exception:  # a launch that fails has done nothing; the row stays empty
             _states[x.dtype] = "off"
             return None
-        self._used += 1
-        return repeats
+        return place, repeats
 
-    def _next(self, words: int) -> Tensor:
+    def _next(self) -> tuple[int, Tensor]:
+        """Take the next row: before the launch, so that an interrupt cannot give it out twice."""
         if self._open is None or self._used == ROWS:
             if self._open is not None:
                 self._full.append(self._open)
-            self._open = torch.zeros(ROWS, words, dtype=torch.int32, device=self._device)
+            self._open = torch.zeros(ROWS, words(), dtype=torch.int32, device=self._device)
             self._used = 0
-        return self._open[self._used]
+        self._used += 1
+        return ROWS * len(self._full) + self._used - 1, self._open[self._used - 1]
 
     def taken(self) -> list[Tensor]:
         """Return the filled rows, still on the device, and start empty, with new memory."""
@@ -134,6 +129,17 @@ def words() -> int:
     from probe_nb.stats.kernels import gpu_code
 
     return gpu_code.WORDS
+
+
+def _launch(flat: Tensor, row: Tensor) -> None:
+    from probe_nb.stats.kernels import gpu_code
+
+    n, dtype = flat.numel(), flat.dtype
+    programs = min(gpu_code.PROGRAMS, -(-n // gpu_code.BLOCK))
+    kernel: Callable[..., None] = gpu_code.summarize[(programs,)]
+    with devices.on(flat.device):
+        elements = flat.view(torch.int16) if dtype == torch.bfloat16 else flat
+        kernel(elements, row, n, *_LARGEST_AND_TINY[dtype], **_options(dtype))
 
 
 def _is_there(x: Tensor) -> bool:
