@@ -54,6 +54,7 @@ CODEC = {
     "codebook_dim": 16,
     "hidden_size": 16,
 }
+
 HEARERS: Table = {
     "wav2vec2": (
         "Wav2Vec2ForPreTraining",

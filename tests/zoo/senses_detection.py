@@ -80,7 +80,6 @@ POINTS = IMAGE | {
 }
 FILM = VIT | {"num_frames": 4, "tubelet_size": 2}
 FRAMES = {"pixel_values": floats(2, 4, 3, 32, 32)}
-TWO = {"pixel_values": floats(1, 2, 1, 32, 32)}
 
 DETECTORS: Table = {
     "yolos": (
