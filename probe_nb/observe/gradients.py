@@ -83,7 +83,7 @@ class Gradients:
         if stale(t):
             status: Status = "passthrough" if through else "stale_view"
             call.owed.append(Owed(("grad_output", leaf), Facts.of(t), status))
-        else:
+        elif not graph.cut_off(t):
             hook = OutputHook(self, call, leaf, through=through)
             self._attach_tensor(t, hook, (id(t), call.watched, leaf))
 
@@ -117,6 +117,7 @@ class Gradients:
             mine = found.get(edge, {})
             if edge is None and found.get(input_.base) != {slices: [0]}:
                 self._owe(call, input_, "stale_view")  # it was read as well, nobody knows where
+                places.setdefault(slices, []).append((Share(self, call, input_.leaves, 1), []))
                 continue
             share = Share(self, call, input_.leaves, len(mine) + (slices is not None))
             if slices is not None:
@@ -159,12 +160,13 @@ class Gradients:
         self._clock.backward_ran()
         self._tasks.reached(call, graph.task(), recorded=recorded)
 
-    def passed_through(self, call: Call, leaf: str, g: Tensor) -> None:
+    def passed_through(self, call: Call, leaf: str, g: Tensor | None) -> None:
         """Say that the gradient of an output that is an input belongs to nobody alone."""
         self._clock.backward_ran()
         self._tasks.reached(call, graph.task())
         number = call.backward(graph.task())
-        self._sink.absent(call, ("grad_output", leaf), Facts.of(g), "passthrough", number)
+        if g is not None:
+            self._sink.absent(call, ("grad_output", leaf), Facts.of(g), "passthrough", number)
         if call.owed:
             self._pay(call, number)
 

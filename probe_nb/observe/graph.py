@@ -57,6 +57,8 @@ class Entered(NamedTuple):
     since: int
     inputs: dict[int, Input]
     """By the identity of the input tensor."""
+    others: list[Tensor]
+    """The input tensors that require no gradient, until something is written into them."""
 
 
 class Target(NamedTuple):
@@ -81,15 +83,15 @@ class Ends(NamedTuple):
 def entering(leaves: Iterable[Leaf]) -> Entered:
     """Take the gradient edges of the inputs before the module can change them."""
     inputs: dict[int, Input] = {}
+    others: list[Tensor] = []
     for leaf, t in leaves:
         if not t.requires_grad or not plain(t):
-            continue
-        known = inputs.get(id(t))
-        if known is not None:
+            others.append(t)
+        elif (known := inputs.get(id(t))) is not None:
             inputs[id(t)] = known._replace(leaves=f"{known.leaves}+{leaf}")
-        else:
-            inputs[id(t)] = _input(leaf, t)
-    return Entered(_sequence_number(), inputs)
+        elif (each := _input(leaf, t)) is not None:
+            inputs[id(t)] = each
+    return Entered(_sequence_number(), inputs, others)
 
 
 def plain(t: Tensor) -> bool:
@@ -97,8 +99,10 @@ def plain(t: Tensor) -> bool:
     return not torch._C._functorch.is_functorch_wrapped_tensor(t)
 
 
-def _input(leaf: str, t: Tensor) -> Input:
+def _input(leaf: str, t: Tensor) -> Input | None:
     own = None if stale(t) else edge(t)
+    if own is not None and own[0] is None:
+        return None
     base = t._base if t._is_view() else None
     if base is None or not base.requires_grad or not _lies_in(t, base):
         return Input(leaf, Facts.of(t), t, t._version, own, None, ())
@@ -113,20 +117,25 @@ def _lies_in(t: Tensor, base: Tensor) -> bool:
 
 
 def edge(t: Tensor) -> Edge:
-    """Return where the gradient of `t` goes; a leaf goes to its accumulator."""
+    """Return where the gradient of `t` goes; a leaf goes to its accumulator, if it has one."""
     node = t.grad_fn
-    if node is None:
+    if node is None and not cut_off(t):
         node = get_gradient_edge(t).node
     return (node, t.output_nr)
+
+
+def cut_off(t: Tensor) -> bool:
+    """Tell whether nothing flows through `t`: a view made without grad of what requires it."""
+    return t.grad_fn is None and t._base is not None and t._base.requires_grad
 
 
 def ends(entered: Entered, results: Iterable[Tensor]) -> Ends:
     """Return where the graph of a call ends: at its results, and at the inputs that it wrote."""
     written = [each.tensor for each in entered.inputs.values() if not each.unchanged()]
     found = Ends([], set())
-    for t in {id(t): t for t in (*results, *written)}.values():
+    for t in {id(t): t for t in (*results, *written, *entered.others)}.values():
         came_in = entered.inputs.get(id(t))
-        if not t.requires_grad or (came_in is not None and came_in.unchanged()):
+        if not (t.requires_grad and plain(t)) or (came_in is not None and came_in.unchanged()):
             continue
         if t._base is not None and stale(t):
             later = edge(t._base)

@@ -27,7 +27,7 @@ class Receiver(Protocol):
     def noticed(self, call: Call, *, recorded: bool) -> None:
         """Take note that a backward of a call runs."""
 
-    def passed_through(self, call: Call, leaf: str, g: Tensor) -> None:
+    def passed_through(self, call: Call, leaf: str, g: Tensor | None) -> None:
         """Take the gradient of an output that is an input."""
 
     def fault(self, watched: Watched, error: Exception) -> None:
@@ -50,15 +50,15 @@ class OutputHook(Hook):
         """Remember the output; `through` says that it is an input handed on."""
         self._receiver, self._call, self._leaf, self._through = receiver, call, leaf, through
 
-    def __call__(self, g: Tensor) -> None:
-        """Run before the node that made the output."""
+    def __call__(self, g: Tensor | None) -> None:
+        """Run before the node that made the output; None comes where nothing flowed to it."""
         try:
             with aside():
                 self._report(g)
         except Exception as error:
             self._receiver.fault(self._call.watched, error)
 
-    def _report(self, g: Tensor) -> None:
+    def _report(self, g: Tensor | None) -> None:
         if self._through:
             self._receiver.passed_through(self._call, self._leaf, g)
         else:
