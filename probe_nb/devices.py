@@ -80,6 +80,40 @@ def join(streams: Iterable[Any]) -> None:
             getattr(torch, each.device.type).current_stream(each.device).wait_stream(each)
 
 
+class Copy:
+    """A copy of a tensor to the host that is under way, where its device can do so.
+
+    It goes into pinned memory, and an event tells when it has come: nobody waits before `result`.
+    """
+
+    def __init__(self, t: Tensor) -> None:
+        """Begin to copy; where that cannot be done on the side, copy and wait."""
+        event = getattr(getattr(torch, t.device.type), "Event", None)
+        self._event: Any = None
+        if event is None or t.device.type == "cpu":
+            self._host = t.cpu()
+            return
+        try:
+            self._host = torch.empty(t.shape, dtype=t.dtype, pin_memory=True)
+        except RuntimeError:  # the system has no such memory left, or none at all
+            self._host = t.cpu()
+            return
+        with on(t.device):
+            self._host.copy_(t, non_blocking=True)
+            self._event = event()
+            self._event.record()
+
+    def is_done(self) -> bool:
+        """Tell whether the copy has come."""
+        return self._event is None or bool(self._event.query())
+
+    def result(self) -> Tensor:
+        """Return the copy, waiting for it."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._host
+
+
 def private_format(t: Tensor) -> bool:
     """Tell whether an NPU keeps `t` in a layout of its own (reducing it would convert it whole)."""
     npu = sys.modules.get("torch_npu")

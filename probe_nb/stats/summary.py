@@ -6,14 +6,11 @@ Results wait here until the drain, on the device where they were computed.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses import FakeTensor
@@ -21,8 +18,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from probe_nb import devices
 from probe_nb.stats.kernels import cpu, eager, gpu, host
-from probe_nb.stats.numbers import Numbers
 from probe_nb.stats.results import Drained, Results
+from probe_nb.stats.waiting import Device, Flight, Waiting
 from probe_nb.terms import Status
 
 NONE: Final = -1
@@ -44,42 +41,6 @@ class Seen(NamedTuple):
     reused: bool
 
 
-class _Waiting(NamedTuple):
-    """A result that waits on a device: the row it will fill, and what to make of its words."""
-
-    row: int
-    zeros: int
-    decode: Callable[[NDArray[np.int32]], Numbers]
-    words: list[Tensor]
-    """Its own words; none if a kernel has written them into a row among others."""
-    place: int = 0
-    """The number of that row."""
-
-
-@dataclass
-class _Device:
-    """What waits on one device; what was launched, by stream."""
-
-    eager: list[_Waiting] = field(default_factory=list)
-    launched: dict[Any, tuple[gpu.Rows, list[_Waiting]]] = field(default_factory=dict)
-
-    def taken(self) -> tuple[list[Tensor], list[tuple[_Waiting, int, int]]]:
-        """Return all words, flat, and what waits for them, each with its first and last place."""
-        words = [each for waiting in self.eager for each in waiting.words]
-        found, end = [], 0
-        for waiting in self.eager:
-            start, end = end, end + sum(each.numel() for each in waiting.words)
-            found.append((waiting, start, end))
-        for rows, launched in self.launched.values():
-            size = gpu.words()
-            places = ((each, end + size * each.place) for each in launched)
-            found += [(each, start, start + size) for each, start in places]
-            filled = [each.view(-1) for each in rows.taken()]
-            end += sum(each.numel() for each in filled)
-            words += filled
-        return words, found
-
-
 class Reducer:
     """Reduces each distinct tensor of a step once and hands all results over at the drain.
 
@@ -95,7 +56,7 @@ class Reducer:
         self._once = reduce_once
         self._results = Results()
         self._kernel = cpu.Kernel(self._results)
-        self._devices: dict[torch.device, _Device] = {}
+        self._devices: dict[torch.device, Device] = {}
         self._streams: set[Any] = set()
         self._known: dict[Hashable, int] = {}
         self._held: set[int] = set()
@@ -154,7 +115,7 @@ class Reducer:
 
     def _on_device(self, t: Tensor, zeros: int) -> int:
         t, stream = t.detach(), devices.stream(t)
-        there = self._devices.setdefault(t.device, _Device())
+        there = self._devices.setdefault(t.device, Device())
         self._streams.add(stream)
         row = self._results.reserve()
         if devices.runs_triton(t):
@@ -162,11 +123,11 @@ class Reducer:
             if (done := rows.reduce(t)) is not None:
                 place, repeats = done
                 decode = partial(gpu.decode, n=t.numel() // repeats, repeats=repeats)
-                launched.append(_Waiting(row, zeros, decode, [], place))
+                launched.append(Waiting(row, zeros, decode, [], place))
                 return row
         words, repeats, kind = eager.summarize(t, float64=devices.has_float64(t))
         decode = partial(eager.decode, repeats=repeats, kind=kind)
-        there.eager.append(_Waiting(row, zeros, decode, words))
+        there.eager.append(Waiting(row, zeros, decode, words))
         return row
 
     def forget(self) -> None:
@@ -176,34 +137,26 @@ class Reducer:
             torch.UntypedStorage._free_weak_ref(self._held.pop())
 
     def drain(self) -> tuple[Drained, list[str]]:
-        """Copy everything to the host, one copy per device, and start empty.
+        """Bring everything to the host, waiting for devices, and start empty.
 
         Returns the results and, for results that a device lost, what it said.
         """
+        return self.depart().land()
+
+    def depart(self) -> Flight:
+        """Send everything on its way to the host, one copy per device, and start empty."""
         there, self._devices = self._devices, {}
         streams, self._streams = self._streams, set()
         self.forget()
-        errors: list[str] = []
-        try:
-            with torch._C.DisableTorchFunction(), _modes_off():
-                devices.join(streams)
-                errors = [e for at, each in there.items() if (e := self._fetch(at, each))]
-        finally:
-            drained = self._results.taken()
-        return drained, errors
-
-    def _fetch(self, device: torch.device, there: _Device) -> str:
-        """Fill the rows that wait for a device; return what it said if it lost them."""
-        try:
-            words, found = there.taken()
-            block = torch.cat(words).cpu().numpy()
-        except RuntimeError as error:
-            return f"{device}: {error}"
-        for waiting, start, end in found:
-            numbers = waiting.decode(block[start:end])
-            numbers.add_zeros(waiting.zeros)
-            self._results.fill(waiting.row, numbers)
-        return ""
+        if not there:
+            return Flight(self._results.taken(), None)
+        flight, self._results = Flight(None, self._results), Results()
+        self._kernel = cpu.Kernel(self._results)
+        with torch._C.DisableTorchFunction(), _modes_off():
+            devices.join(streams)
+            for device, waiting in there.items():
+                flight.board(device, waiting)
+        return flight
 
 
 def _measurable(t: Tensor) -> tuple[Tensor, int, Status]:
