@@ -44,3 +44,12 @@ _RECIPES: Final = (
 )
 
 SPECIMENS = specimens("decoder", "AutoModelForCausalLM", _RECIPES)
+
+LEFT_OUT: Final = {
+    "exaone": "the classes of llama under another name",
+    "gpt-sw3": "the classes of gpt2 under another name",
+    "internlm3": "the classes of llama under another name",
+    "iquestcoder": "the classes of llama under another name",
+    "sarvam_mla": "the classes of deepseek_v3 under another name",
+    "sarvam_moe": "the classes of glm4_moe under another name",
+}
