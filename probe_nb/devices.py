@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from probe_nb.errors import DeviceError
@@ -88,26 +89,29 @@ class Copy:
 
     def __init__(self, t: Tensor) -> None:
         """Begin to copy; where that cannot be done on the side, copy and wait."""
-        event = getattr(getattr(torch, t.device.type), "Event", None)
         self._event: Any = None
+        # as numpy sees it from now on: asking later could be seen by a mode of the user's
+        self._host: NDArray[Any] = self._begun(t).numpy()
+
+    def _begun(self, t: Tensor) -> Tensor:
+        event = getattr(getattr(torch, t.device.type), "Event", None)
         if event is None or t.device.type == "cpu":
-            self._host = t.cpu()
-            return
+            return t.cpu()
         try:
-            self._host = torch.empty(t.shape, dtype=t.dtype, pin_memory=True)
+            host = torch.empty(t.shape, dtype=t.dtype, device="cpu", pin_memory=True)
         except RuntimeError:  # the system has no such memory left, or none at all
-            self._host = t.cpu()
-            return
+            return t.cpu()
         with on(t.device):
-            self._host.copy_(t, non_blocking=True)
+            host.copy_(t, non_blocking=True)
             self._event = event()
             self._event.record()
+        return host
 
     def is_done(self) -> bool:
         """Tell whether the copy has come."""
         return self._event is None or bool(self._event.query())
 
-    def result(self) -> Tensor:
+    def result(self) -> NDArray[Any]:
         """Return the copy, waiting for it."""
         if self._event is not None:
             self._event.synchronize()

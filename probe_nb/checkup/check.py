@@ -94,6 +94,7 @@ def _as_it_was(device: torch.device) -> Iterator[None]:
         torch.inference_mode(mode=False),
         torch.enable_grad(),
         torch.device("cpu"),
+        devices.telling_waits(device, "default"),
         *(_no_autocast(kind) for kind in {place.type for place in places}),
     ]
     with contextlib.ExitStack() as stack:

@@ -134,5 +134,6 @@ def _bins(finite: NDArray[np.float64]) -> list[tuple[int, int, int]]:
     """Count by sign and binary exponent; float32 subnormals are one bin, what is beyond too."""
     there = finite[finite != 0]
     exponent = np.clip(np.frexp(np.abs(there))[1] - 1, -127, 128)
-    keys, counts = np.unique(np.stack([np.sign(there), exponent]), axis=1, return_counts=True)
-    return sorted((int(sign), int(e), int(n)) for (sign, e), n in zip(keys.T, counts, strict=True))
+    keys, counts = np.unique(np.sign(there) * (exponent + 1000), return_counts=True)
+    pairs = zip(keys.tolist(), counts.tolist(), strict=True)
+    return sorted((1 if key > 0 else -1, int(abs(key)) - 1000, n) for key, n in pairs)

@@ -67,6 +67,8 @@ class Flight:
         """Begin to copy what waits on one device."""
         try:
             words, found = there.taken()
+            if not words:  # whatever came to this device was refused by it
+                return
             self._aboard.append((str(device), devices.Copy(torch.cat(words)), found))
         except RuntimeError as error:
             self._errors.append(f"{device}: {error}")
@@ -85,7 +87,7 @@ class Flight:
 
     def _fill(self, device: str, copy: devices.Copy, found: list[tuple[Waiting, int, int]]) -> None:
         try:
-            block = copy.result().numpy()
+            block = copy.result()
         except RuntimeError as error:
             self._errors.append(f"{device}: {error}")
             return
