@@ -74,3 +74,14 @@ def runs(shape: Sequence[int], strides: Sequence[int]) -> tuple[list[tuple[int, 
     if not merged or (len(merged) == 1 and merged[0][1] == 1):
         return [], n, repeats
     return merged[::-1], n, repeats
+
+
+def has_memory(x: Tensor, end: int) -> bool:
+    """Tell whether there is memory for `end` elements from the first one of `x` on.
+
+    A storage may have been let go. In a backward it is not asked for: a gradient whose storage
+    was asked for is no longer added to in place.
+    """
+    if torch._C._current_graph_task_id() != -1:
+        return x.data_ptr() != 0
+    return x.untyped_storage().nbytes() >= (x.storage_offset() + end) * x.element_size()

@@ -6,6 +6,7 @@ Results wait here until the drain, on the device where they were computed.
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Hashable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -60,6 +61,7 @@ class Reducer:
         self._streams: set[Any] = set()
         self._known: dict[Hashable, int] = {}
         self._held: set[int] = set()
+        self._gradients: dict[int, tuple[weakref.ref[Tensor], int, int]] = {}
         self._scratch = host.Scratch()
 
     def see(self, t: Tensor, *, once: bool) -> Seen:
@@ -79,11 +81,26 @@ class Reducer:
     def _taken(self, t: Tensor, zeros: int, *, once: bool) -> Seen:
         if not once or not self._once or t.is_inference() or t.layout != torch.strided:
             return Seen(self._reduce(t, zeros), "ok", False)
+        if torch._C._current_graph_task_id() != -1:
+            return self._taken_in_backward(t, zeros)
         key = self._key(t, zeros)
         found = self._known.get(key)
         if found is not None:
             return Seen(found, "ok", True)
         result = self._known[key] = self._reduce(t, zeros)
+        return Seen(result, "ok", False)
+
+    def _taken_in_backward(self, t: Tensor, zeros: int) -> Seen:
+        """Look a gradient up by the tensor itself, which autograd hands from node to node.
+
+        Asking a gradient for its storage would leave a Python object there, that counts as an
+        owner: autograd would no longer add to that gradient in place.
+        """
+        known = self._gradients.get(id(t))
+        if known is not None and known[0]() is t and known[1] == t._version:
+            return Seen(known[2], "ok", True)
+        result = self._reduce(t, zeros)
+        self._gradients[id(t)] = (weakref.ref(t), t._version, result)
         return Seen(result, "ok", False)
 
     def _key(self, t: Tensor, zeros: int) -> Hashable:
@@ -133,6 +150,7 @@ class Reducer:
     def forget(self) -> None:
         """Begin a new step: nothing counts as seen any more."""
         self._known.clear()
+        self._gradients.clear()
         while self._held:
             torch.UntypedStorage._free_weak_ref(self._held.pop())
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from probe_nb.stats.kernels import cpu_code
 from probe_nb.stats.kernels import cpu_places as places
-from probe_nb.stats.layout import runs
+from probe_nb.stats.layout import has_memory, runs
 from probe_nb.stats.results import ROWS, WORDS, Chunk, Results
 
 MOST: Final = 1 << 32
@@ -226,5 +226,4 @@ def _is_there(x: Tensor, end: int, size: int) -> bool:
     """
     if torch._C._is_cow_tensor(x):  # type: ignore[attr-defined]
         return False
-    last = (x.storage_offset() + end) * size
-    return x.untyped_storage().nbytes() >= last and x.data_ptr() % size == 0
+    return has_memory(x, end) and x.data_ptr() % size == 0

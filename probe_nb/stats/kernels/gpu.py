@@ -18,7 +18,7 @@ from torch import Tensor
 
 from probe_nb import devices
 from probe_nb.exponents import BINS
-from probe_nb.stats.layout import compact, in_memory_order
+from probe_nb.stats.layout import compact, has_memory, in_memory_order
 from probe_nb.stats.numbers import Numbers
 
 ROWS: Final = 256
@@ -97,7 +97,7 @@ class Rows:
             return None
         unit, repeats = compact(x)
         flat = in_memory_order(unit)
-        if flat is None or not 0 < flat.numel() < MOST or not _is_there(flat):
+        if flat is None or not 0 < flat.numel() < MOST or not has_memory(flat, flat.numel()):
             return None
         place, row = self._next()
         try:
@@ -140,12 +140,6 @@ def _launch(flat: Tensor, row: Tensor) -> None:
     with devices.on(flat.device):
         elements = flat.view(torch.int16) if dtype == torch.bfloat16 else flat
         kernel(elements, row, n, *_LARGEST_AND_TINY[dtype], **_options(dtype))
-
-
-def _is_there(x: Tensor) -> bool:
-    """Tell whether memory holds the elements: a storage may have been let go."""
-    size = x.element_size()
-    return x.untyped_storage().nbytes() >= (x.storage_offset() + x.numel()) * size
 
 
 def decode(row: NDArray[np.int32], n: int, repeats: int) -> Numbers:
