@@ -8,6 +8,8 @@ from tests.zoo.text_tools import each, having, specimens
 
 _LOCAL_AND_GLOBAL: Final = having(layer_types=["sliding_attention", "full_attention"])
 
+_ROTATION: Final = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
+
 _RECIPES: Final = (
     each(
         "apertus apertus1p5_text arcee bert-generation biogpt bitnet bloom codegen cohere cpmant "
@@ -26,6 +28,10 @@ _RECIPES: Final = (
             global_config={"model_type": "blt_global_transformer"},
             encoder_hash_byte_group_vocab=64,
             use_cache=False,  # its own configuration lacks what a cache asks for
+        ),
+        "cohere_compass_text": having(
+            layer_types=["sliding_attention", "full_attention"],
+            rope_parameters=dict.fromkeys(["sliding_attention", "full_attention"], _ROTATION),
         ),
         "dory": having(
             num_hidden_layers=3,
