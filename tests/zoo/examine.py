@@ -22,6 +22,7 @@ from tests.conftest import fingerprint
 from tests.zoo import recorder, traces
 from tests.zoo.recorder import Records, Truth
 from tests.zoo.specimen import Specimen
+from tests.zoo.torch_modules import FAMILY as OF_TORCH
 from tests.zoo.traces import Around, Trace
 
 Use = Callable[[Specimen, Around], Trace]
@@ -66,8 +67,10 @@ def _judge(verdict: Verdict, specimen: Specimen, use: Use, prefix: str) -> None:
     faults += _left_over(before) + _warned(bare, seen)
     truth, gradients = _recorded(specimen, use, bare)
     frame = _Rows(seen.around)
-    if bare.error is not None:
+    if bare.error is not None and specimen.family == OF_TORCH:
         verdict.remarks.append(f"{prefix}torch itself raises {bare.error!r}")
+    elif bare.error is not None:
+        faults.append(f"cannot be used, watched or not: {bare.error!r}")
     if unsteady:
         verdict.remarks.append(f"{prefix}not the same twice without a watch: {unsteady[0]}")
     elif truth is None:

@@ -18,6 +18,7 @@ from probe_nb.store.columns import Columns
 from probe_nb.terms import COUNTS, STATISTICS
 from tests.zoo import collection, examine
 from tests.zoo.specimen import Specimen
+from tests.zoo.torch_modules import FAMILY as OF_TORCH
 from tests.zoo.traces import leaves
 
 
@@ -133,11 +134,20 @@ def test_a_bare_model_that_does_not_repeat_itself_is_remarked_not_blamed():
     assert verdict.remarks[0].startswith("not the same twice without a watch")
 
 
+def wrong(family: str) -> Specimen:
+    return Specimen("wrong", family, network, lambda _: ((torch.ones(2, 7),), {}))
+
+
 def test_what_torch_itself_refuses_is_remarked():
-    wrong = Specimen("wrong", "test", network, lambda _: ((torch.ones(2, 7),), {}))
-    verdict = examine.examined(wrong)
+    verdict = examine.examined(wrong(OF_TORCH))
     assert verdict.faults == []
     assert verdict.remarks[0].startswith("torch itself raises RuntimeError")
+
+
+def test_a_recipe_that_does_not_work_is_a_fault():
+    faults = examine.examine(wrong("test"))
+    assert len(faults) == 1
+    assert faults[0].startswith("cannot be used, watched or not: RuntimeError")
 
 
 # -- 2. given back -----------------------------------------------------------------------------
