@@ -30,6 +30,7 @@ class WatchConfig:
     token_range: tuple[int, int] | None = None
     micro_batches: int | None = None
     reduce_once: bool = True
+    compiled: str = "stay"
     name: str = ""
     wants: Callable[[int], bool] = field(default=lambda _: True, compare=False, repr=False)
 
@@ -48,6 +49,7 @@ def checked(
     first_step: int = 0,
     micro_batches: int | None = None,
     reduce_once: bool = True,
+    compiled: str = "stay",
     name: str | None = None,
 ) -> WatchConfig:
     """Check every option and return them frozen.
@@ -59,6 +61,10 @@ def checked(
         raise ConfigError(f"`first_step` is {first_step!r}; give a whole number from 0 on.")
     if micro_batches is not None and (type(micro_batches) is not int or micro_batches < 1):
         raise ConfigError(f"`micro_batches` is {micro_batches!r}; give a whole number from 1 on.")
+    if compiled not in ("stay", "eager"):
+        raise ConfigError(
+            f"`compiled` is {compiled!r}; give `stay`, or `eager` to run it uncompiled meanwhile."
+        )
     written, wants = _steps(steps)
     return WatchConfig(
         select=_words("select", select),
@@ -68,6 +74,7 @@ def checked(
         first_step=first_step,
         micro_batches=micro_batches,
         reduce_once=bool(reduce_once),
+        compiled=compiled,
         name=printable(name or ""),
         wants=wants,
     )

@@ -20,7 +20,7 @@ from probe_nb.session import Session
 
 _OPTIONS: Final = (
     *("optimizer", "scaler", "level", "select", "roles", "steps", "token_range"),
-    *("first_step", "micro_batches", "reduce_once", "name", "live"),
+    *("first_step", "micro_batches", "reduce_once", "compiled", "name", "live"),
 )
 
 
@@ -96,6 +96,7 @@ def watch(
     first_step: int = 0,
     micro_batches: int | None = None,
     reduce_once: bool = True,
+    compiled: str = "stay",
     name: str | None = None,
     live: bool | None = None,
     **models: Any,
@@ -122,6 +123,9 @@ def watch(
         micro_batches: Root forwards per step, where nothing else tells.
         reduce_once: Take a tensor that was seen in this step, and not written since, as seen.
             Set to False if you write through `.data` or numpy inside the forward.
+        compiled: `"stay"`: what torch.compile made stays compiled, and `run.coverage()` lists what
+            cannot be seen in it. `"eager"`: torch runs all of it uncompiled, in the whole process,
+            until the watch ends; the results are those of the eager model.
         name: A name for the run.
         live: Show the live inspector. None: in a notebook only.
         **models: Models by name: `watch(gen=generator, disc=discriminator)`.
@@ -156,6 +160,7 @@ def watch(
         first_step=first_step,
         micro_batches=micro_batches,
         reduce_once=reduce_once,
+        compiled=compiled,
         name=name,
     )
     chosen = as_models(model, models)

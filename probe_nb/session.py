@@ -20,6 +20,7 @@ from probe_nb.config import WatchConfig
 from probe_nb.errors import SessionStateError, notify
 from probe_nb.observe.attach import Attachment
 from probe_nb.observe.calls import Clock
+from probe_nb.observe.compiled import NOTICE, Uncompiled
 from probe_nb.observe.coverage import Coverage
 from probe_nb.observe.gradients import Gradients
 from probe_nb.observe.modules import ModuleHooks
@@ -107,7 +108,12 @@ class Session:
         self.listeners: list[Callable[[], None]] = []
         self.closers: list[Callable[[], None]] = []
         stepped = OptimizerHook(self._optimizers, self._holds_watched, self._optimizer_stepped)
-        self._attachment = Attachment(self._modules, self._gradients, self._parameters, stepped)
+        uncompiled = Uncompiled() if options.compiled == "eager" else None
+        if uncompiled is not None:
+            self.run.info.notices.append(NOTICE)
+        self._attachment = Attachment(
+            self._modules, self._gradients, self._parameters, stepped, uncompiled
+        )
         self._attached: Attachment | None = None
         self._drained_at = time.monotonic()
         self._unread = True

@@ -169,6 +169,7 @@ class ProbeMagics(Magics):
                 token_range=asked.token_range,
                 first_step=asked.first_step,
                 micro_batches=asked.micro_batches,
+                compiled=asked.compiled,
                 name=asked.name,
             )
             return Session(as_models(model, {}), options, optimizers, scaler)

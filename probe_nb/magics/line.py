@@ -87,6 +87,13 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "metavar": "N",
         "help": "How many forwards make one step, with gradient accumulation.",
     },
+    "--compiled": {
+        "type": unquoted,
+        "choices": ("stay", "eager"),
+        "default": "stay",
+        "metavar": "HOW",
+        "help": "What torch.compile made: stay compiled, or run it eager while this watches.",
+    },
     "--name": {"type": unquoted, "metavar": "NAME", "help": "A name for the run."},
     "--no-live": {"action": "store_true", "help": "Show no live view while it runs."},
 }

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from probe_nb.observe.aside import aside
 from probe_nb.observe.calls import Call
+from probe_nb.observe.compiled import beside
 from probe_nb.observe.select import own_parameters
 from probe_nb.observe.shards import Owned, held
 from probe_nb.observe.sink import Sink
@@ -113,11 +114,13 @@ class Accumulated:
             ending.queued = True
             self._later(task, _BEHIND)
 
+    @beside
     def _later(self, task: int, times: int) -> None:
         """Run when the backward ends, after what others do then."""
         act = self._end if not times else functools.partial(self._later, times=times - 1)
         torch.autograd.Variable._execution_engine.queue_callback(functools.partial(act, task))
 
+    @beside
     def _end(self, task: int) -> None:
         ending = self._endings.pop(task, None)
         if ending is None:  # the watch has ended

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 from torch.optim import optimizer as torch_optimizer
 
+from probe_nb.observe.compiled import Uncompiled
 from probe_nb.observe.gradients import Gradients
 from probe_nb.observe.modules import ModuleHooks
 from probe_nb.observe.optimizers import OptimizerHook
@@ -34,8 +35,10 @@ class Attachment:
         gradients: Gradients,
         parameters: Parameters,
         optimizer: OptimizerHook,
+        uncompiled: Uncompiled | None = None,
     ) -> None:
         """Hold what is to be attached; nothing is attached before `attach`."""
+        self._uncompiled = uncompiled
         self._modules = modules
         self._gradients = gradients
         self._parameters = parameters
@@ -47,6 +50,8 @@ class Attachment:
         """Register every hook; whatever stops it half-way, none is left."""
         try:
             self._quiet_about_global_hooks()
+            if self._uncompiled is not None:
+                self._uncompiled.open()
             torch_optimizer.register_optimizer_step_post_hook(self._optimizer.after)
             self._modules.prepare(watched)
             torch_module.register_module_forward_pre_hook(self._modules.before)
@@ -69,6 +74,8 @@ class Attachment:
                 if getattr(hook, "__self__", None) in (self._modules, self._optimizer):
                     torch_module._global_forward_hooks_always_called.pop(key, None)
                     table.pop(key, None)  # last: until then the hook is found again
+        if self._uncompiled is not None:
+            self._uncompiled.close()
         self._modules.close()
         self._gradients.close()
         self._parameters.close(watched)

@@ -16,6 +16,8 @@ from typing import Any
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from probe_nb.observe.compiled import beside
+
 _TABLES = (
     *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
     *("_forward_hooks", "_forward_hooks_with_kwargs"),
@@ -53,6 +55,7 @@ class Behind:
             self._handle.remove()
             self._handle = None
 
+    @beside
     def __call__(self, *args: Any) -> None:
         """Run as torch's hook."""
         self._act(*args)

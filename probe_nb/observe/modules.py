@@ -17,6 +17,7 @@ from torch import nn
 from probe_nb.observe.aside import aside
 from probe_nb.observe.behind import Behind
 from probe_nb.observe.calls import Call, Clock, OpenCalls
+from probe_nb.observe.compiled import beside
 from probe_nb.observe.gradients import Gradients
 from probe_nb.observe.leaves import Leaf, arguments, results
 from probe_nb.observe.only import Only
@@ -64,6 +65,7 @@ class ModuleHooks:
     # torch calls these four. They hold the only `except` between us and the user's model, and the
     # only guard that keeps the user's function modes and tensor classes from seeing what we read.
 
+    @beside
     def before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Forward pre hook of every module in the process."""
         if torch.compiler.is_compiling() or (watched := self._find(module)) is None:
@@ -76,6 +78,7 @@ class ModuleHooks:
         except Exception as error:  # a fault of ours is never the user's
             self._sink.fault(watched, "forward", error)
 
+    @beside
     def after(self, module: nn.Module, _: tuple[Any, ...], output: Any) -> None:
         """Forward hook of every module in the process."""
         if torch.compiler.is_compiling() or (watched := self._find(module)) is None:
@@ -90,6 +93,7 @@ class ModuleHooks:
         except Exception as error:  # a fault of ours is never the user's
             self._sink.fault(watched, "forward", error)
 
+    @beside
     def _before_behind(self, module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> None:
         if torch.compiler.is_compiling() or (watched := self._find(module)) is None:
             return
@@ -99,6 +103,7 @@ class ModuleHooks:
         except Exception as error:  # a fault of ours is never the user's
             self._sink.fault(watched, "forward", error)
 
+    @beside
     def _after_behind(self, module: nn.Module, _: tuple[Any, ...], output: Any) -> None:
         if torch.compiler.is_compiling() or (watched := self._find(module)) is None:
             return

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from probe_nb.errors import ConfigError, notify
+from probe_nb.observe.compiled import beside
 
 
 def as_optimizers(value: Any) -> tuple[torch.optim.Optimizer, ...]:
@@ -64,6 +65,7 @@ class OptimizerHook:
         self._is_watched = is_watched
         self._stepped = stepped
 
+    @beside
     def after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Run as torch's process-wide hook after any optimizer's step."""
         try:

@@ -14,6 +14,7 @@ from probe_nb.observe import graph
 from probe_nb.observe.accumulated import Accumulated, Added, State
 from probe_nb.observe.aside import aside
 from probe_nb.observe.calls import Clock
+from probe_nb.observe.compiled import beside
 from probe_nb.observe.select import Watched, own_parameters
 from probe_nb.observe.shards import Owned, owned
 from probe_nb.observe.shares import Hook
@@ -183,6 +184,7 @@ class ParameterHook(Hook):
         """Tell whose hook this is."""
         return self._parameters is parameters
 
+    @beside
     def __call__(self, g: Tensor | None) -> None:
         """Run before the gradient is accumulated; None comes where nothing flowed to it."""
         if g is None:

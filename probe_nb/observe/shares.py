@@ -5,6 +5,7 @@ Each holds numbers and the call it belongs to, never a tensor; `Share` is the st
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from probe_nb.observe import graph
 from probe_nb.observe.aside import aside
 from probe_nb.observe.calls import Call
+from probe_nb.observe.compiled import beside
 from probe_nb.observe.select import Watched
 from probe_nb.observe.sink import Where
 
@@ -50,6 +52,7 @@ class OutputHook(Hook):
         """Remember the output; `through` says that it is an input handed on."""
         self._receiver, self._call, self._leaf, self._through = receiver, call, leaf, through
 
+    @beside
     def __call__(self, g: Tensor | None) -> None:
         """Run before the node that made the output; None comes where nothing flowed to it."""
         try:
@@ -75,6 +78,7 @@ class NoticeHook(Hook):
         """Remember whom to tell, and whether the call is recorded."""
         self._receiver, self._call, self._recorded = receiver, call, recorded
 
+    @beside
     def __call__(self, _: Tensor) -> None:
         """Run in the backward."""
         try:
@@ -113,8 +117,9 @@ class Share:
             self._receiver.arrived(self._call, ("grad_input", self._leaf), total, task)
         elif count == 0:
             engine = torch.autograd.Variable._execution_engine
-            engine.queue_callback(lambda: self._finish(task))
+            engine.queue_callback(functools.partial(self._finish, task))
 
+    @beside
     def _finish(self, task: int) -> None:
         """Hand over what came in a backward that did not reach every sender."""
         try:
@@ -139,6 +144,7 @@ class FeederHook(Hook):
         """Remember which of the node's gradients belong to which share."""
         self._shares = shares
 
+    @beside
     def __call__(self, inputs: tuple[Tensor | None, ...], _: object) -> None:
         """Run after the node."""
         for share, places in self._shares:
@@ -158,6 +164,7 @@ class SliceHook(Hook):
         """Remember where the view lies in its base: size, stride and offset."""
         self._share, self._geometry = share, geometry
 
+    @beside
     def __call__(self, inputs: tuple[Tensor | None, ...], _: object) -> None:
         """Run after the node that copies the view into its base."""
         try:

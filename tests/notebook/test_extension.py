@@ -140,8 +140,8 @@ with provisionalcompleter():
 
 
 OPTIONS = [
-    *("--first-step", "--micro-batches", "--name", "--no-live", "--optimizer", "--roles"),
-    *("--scaler", "--select", "--steps", "--token-range"),
+    *("--compiled", "--first-step", "--micro-batches", "--name", "--no-live", "--optimizer"),
+    *("--roles", "--scaler", "--select", "--steps", "--token-range"),
 ]
 ROLES = ["grad_input", "grad_output", "input", "output", "param", "param_grad"]
 

@@ -8,7 +8,6 @@ import json
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.testing import CompileCounter
 
 import probe_nb as probe
 from probe_nb import reasons as words
@@ -27,76 +26,6 @@ def reasons(run):
     frame = run.coverage()
     unseen = frame[frame["rows"].isna()]
     return dict(zip(unseen["module"], unseen["reason"], strict=True))
-
-
-@pytest.fixture
-def counter():
-    torch._dynamo.reset()
-    yield CompileCounter()
-    torch._dynamo.reset()
-
-
-def test_code_that_was_compiled_before_the_watch_stays_compiled_and_is_listed(counter):
-    model = torch.compile(layers(), backend=counter)
-    expected = model(X)
-    with probe.watch(model, live=False) as run:
-        assert torch.equal(model(X), expected)
-    assert torch.equal(model(X), expected)
-    assert counter.frame_count == 1
-    assert {reasons(run)[module] for module in ("0", "1")} == {"compiled"}
-
-
-def test_compiled_code_stays_quiet_when_another_session_ends(counter):
-    model = torch.compile(layers(), backend=counter)
-    other = probe.start(torch.compile(nn.Linear(1, 1), backend=counter), live=False)
-    with probe.watch(model, live=False):
-        probe.stop(other)
-        model(X)  # torch would warn of process-wide hooks
-
-
-def test_code_that_is_first_compiled_inside_the_watch_is_compiled_after_it(counter):
-    model = torch.compile(layers(), backend=counter)
-    with probe.watch(model, live=False):
-        model(X)
-        model(X)
-        inside = counter.frame_count
-    for _ in range(3):
-        model(X)
-    assert inside == 1
-    assert counter.frame_count <= 2
-
-
-# torch.compile looks at the .grad of what it is fed, and torch warns of that
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-def test_a_compiled_child_leaves_the_rows_of_the_others_right(counter):
-    model = nn.Sequential(
-        nn.Linear(2, 2), torch.compile(nn.Tanh(), backend=counter), nn.Linear(2, 1)
-    )
-    x = torch.ones(1, 2, requires_grad=True)
-    with probe.watch(model, live=False) as run:
-        model(x).sum().backward()
-    outputs = run.frame(role="output")
-    assert {"0", "2", ""} <= set(outputs["module"])
-    found = run.frame(role="grad_input", module="(root)")["l2"].item()
-    assert found == pytest.approx(x.grad.norm().item(), rel=1e-5)
-    assert counter.frame_count == 1
-
-
-def test_a_compiled_function_around_a_watched_model_stays_compiled(counter):
-    model = layers()
-
-    @torch.compile(backend=counter)
-    def loss(x):
-        return model(x).square().sum()
-
-    loss(X)
-    with probe.watch(model, live=False) as run:
-        loss(X)
-        rows = len(run)
-        model(X)
-    assert rows in (0, 2)  # none, or the parameters alone
-    assert set(run.frame(role="output")["module"]) == {"", "0", "1"}
-    assert counter.frame_count == 1
 
 
 def test_a_scripted_child_has_rows_or_a_reason():
