@@ -36,7 +36,7 @@ class Run:
     ...         _ = model(torch.ones(5, 2))
     >>> len(run)
     6
-    >>> run.frame(role="input", step=2)["mean"].item()
+    >>> float(run.frame(role="input", step=2)["mean"].item())
     1.0
     """
 

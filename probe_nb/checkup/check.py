@@ -53,8 +53,8 @@ def self_check(device: str | torch.device | None = None) -> SelfCheck:
             *_guarded("numbers", lambda: numbers.checks(where)),
             *_guarded("cost", lambda: behaviour.cost(where)),
         ]
-        made_with = _versions(where)
-        names = (*devices.names(), *devices.notices())
+        checks += [Check("device", str(where), "measured", said) for said in devices.notices()]
+        made_with, names = _versions(where), tuple(devices.names())
     checks += behaviour.given_back(where, before)
     return SelfCheck(str(where), names, made_with, tuple(checks))
 

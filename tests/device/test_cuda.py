@@ -85,6 +85,14 @@ def test_the_numbers_of_a_tensor_on_the_gpu_are_numpy_s(dtype, deterministic):
     assert not oracle.faults(oracle.expected(t), *numbers)
 
 
+def test_the_self_check_passes_on_the_gpu():
+    report = probe.self_check("cuda")
+    assert report.ok, repr(report)
+    outcomes = {(each.check, each.subject): each.outcome for each in report.checks}
+    assert outcomes["waits", "3 steps of the MLP"] == "passed"
+    assert "skipped" not in {v for (check, _), v in outcomes.items() if check == "numbers"}
+
+
 def test_what_is_added_to_the_memory_of_the_gpu_is_bounded():
     t = torch.randn(2**24, device="cuda")
     torch.cuda.reset_peak_memory_stats()
