@@ -24,7 +24,7 @@ from probe_nb.stats.results import Drained
 from probe_nb.stats.summary import NONE, Reducer, Seen
 from probe_nb.store.columns import Columns
 from probe_nb.store.table import ABSENT, DTYPES, Arrays, Interned, Tables
-from probe_nb.terms import COUNTS, STATISTICS, STATUS_CODE, Direction, Role, Site, Status, printable
+from probe_nb.terms import COUNTS, STATISTICS, STATUS_CODE, Direction, Role, Site, Status, printable, shown
 
 _DIRECTION: Final[dict[Role, Direction]] = {
     "input": "forward",
@@ -103,14 +103,15 @@ class Recorder:
         with self._lock:
             self._write(call, where, facts, Seen(NONE, status, reused=False), backward)
 
-    def fault(self, watched: Watched, where: str, error: Exception) -> None:
+    def fault(self, watched: Watched | None, where: str, error: Exception) -> None:
         """Warn about an error of our own, once per module and place."""
-        site = (watched.path, where)
+        name = "a module" if watched is None else f"`{shown(watched.path)}`"
+        site = (name, where)
         if site in self._faults:
             return
         self._faults.add(site)
         message = (
-            f"probe_nb could not record `{watched.path or '(root)'}` ({where}): "
+            f"probe_nb could not record {name} ({where}): "
             f"{type(error).__name__}: {error}. The model is unaffected; rows may be missing."
         )
         notify(message)

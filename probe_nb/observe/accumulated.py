@@ -122,14 +122,19 @@ class Accumulated:
 
     @beside
     def _end(self, task: int) -> None:
-        ending = self._endings.pop(task, None)
-        if ending is None:  # the watch has ended
-            return
-        with aside():
-            done = {self._read(each) for each in ending.added}
-            for each in self._owned() if ending.before else ():
-                if (key := _key(each)) in ending.before and key not in done:
-                    self._compare(task, each, ending.before[key])
+        try:
+            ending = self._endings.pop(task, None)
+            if ending is not None:  # else the watch has ended
+                with aside():
+                    self._look(task, ending)
+        except Exception as error:  # a fault of ours is never the user's
+            self._sink.fault(None, "backward", error)
+
+    def _look(self, task: int, ending: _Ending) -> None:
+        done = {self._read(each) for each in ending.added}
+        for each in self._owned() if ending.before else ():
+            if (key := _key(each)) in ending.before and key not in done:
+                self._compare(task, each, ending.before[key])
 
     def _read(self, added: Added) -> Key:
         watched = added.call.watched

@@ -68,9 +68,12 @@ class ModuleHooks:
     @beside
     def before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Forward pre hook of every module in the process."""
-        if torch.compiler.is_compiling() or (watched := self._find(module)) is None:
+        if torch.compiler.is_compiling():
             return
+        watched = None
         try:
+            if (watched := self._find(module)) is None:
+                return
             if not module._forward_pre_hooks or not self._waits(module, pre=True):
                 frame = sys._getframe(1)
                 with aside():
@@ -81,9 +84,12 @@ class ModuleHooks:
     @beside
     def after(self, module: nn.Module, _: tuple[Any, ...], output: Any) -> None:
         """Forward hook of every module in the process."""
-        if torch.compiler.is_compiling() or (watched := self._find(module)) is None:
+        if torch.compiler.is_compiling():
             return
+        watched = None
         try:
+            if (watched := self._find(module)) is None:
+                return
             frame = sys._getframe(1)
             if frame.f_code.co_name == "_call_impl":  # torch is passing an exception on
                 self.open.unwound(watched, sys.exc_info()[1])
@@ -95,9 +101,12 @@ class ModuleHooks:
 
     @beside
     def _before_behind(self, module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> None:
-        if torch.compiler.is_compiling() or (watched := self._find(module)) is None:
+        if torch.compiler.is_compiling():
             return
+        watched = None
         try:
+            if (watched := self._find(module)) is None:
+                return
             with aside():
                 self._before(watched, module, args, kwargs, sys._getframe(2))
         except Exception as error:  # a fault of ours is never the user's
@@ -105,9 +114,12 @@ class ModuleHooks:
 
     @beside
     def _after_behind(self, module: nn.Module, _: tuple[Any, ...], output: Any) -> None:
-        if torch.compiler.is_compiling() or (watched := self._find(module)) is None:
+        if torch.compiler.is_compiling():
             return
+        watched = None
         try:
+            if (watched := self._find(module)) is None:
+                return
             with aside():
                 self._after(sys._getframe(2), output)
         except Exception as error:  # a fault of ours is never the user's

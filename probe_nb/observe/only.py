@@ -199,6 +199,6 @@ class ParameterSink:
         if owner is not None:
             self._sink.absent(owner, where, facts, status, backward)
 
-    def fault(self, watched: Watched, where: str, error: Exception) -> None:
+    def fault(self, watched: Watched | None, where: str, error: Exception) -> None:
         """Take note of an error of our own."""
         self._sink.fault(watched, where, error)

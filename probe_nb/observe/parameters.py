@@ -98,6 +98,7 @@ class Parameters:
         if held is not None:
             held.leave(each.parameter)
         hook = ParameterHook(self)
+        hook.belongs(each)  # it may be called from here on
         handle = each.parameter.register_hook(hook)
         new = self._held[id(each.parameter)] = _Held(hook, handle, each.parameter._cdata)
         new.look(each)

@@ -51,5 +51,5 @@ class Sink(Protocol):
     ) -> None:
         """Take note of a tensor whose numbers cannot be had, with the reason."""
 
-    def fault(self, watched: Watched, where: str, error: Exception) -> None:
+    def fault(self, watched: Watched | None, where: str, error: Exception) -> None:
         """Take note of an error of our own; it never reaches the user's code."""
