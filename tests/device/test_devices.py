@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 import probe_nb as probe
 from probe_nb import devices
+from probe_nb.devices import made_with
 from probe_nb.errors import DeviceError
 
 DRIVERS = {
@@ -44,7 +46,7 @@ def cuda(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setattr(torch, "cuda", Untouchable(started=False))
     file = tmp_path / "version"
-    monkeypatch.setattr(devices, "_NVIDIA_DRIVER", file)
+    monkeypatch.setattr(made_with, "_NVIDIA_DRIVER", file)
     return file
 
 
@@ -132,13 +134,13 @@ def test_layouts_whose_elements_lie_as_the_strides_say_are_not_private(
     monkeypatch, layout, private
 ):
     fake = types.SimpleNamespace(get_npu_format=lambda t: layout)
-    monkeypatch.setitem(devices.sys.modules, "torch_npu", fake)
+    monkeypatch.setitem(sys.modules, "torch_npu", fake)
     t = types.SimpleNamespace(device=types.SimpleNamespace(type="npu"))
     assert devices.private_format(t) is private
 
 
 def test_an_npu_that_does_not_say_its_layout_is_measured(monkeypatch):
-    monkeypatch.setitem(devices.sys.modules, "torch_npu", types.SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "torch_npu", types.SimpleNamespace())
     t = types.SimpleNamespace(device=types.SimpleNamespace(type="npu"))
     assert devices.private_format(t) is False
 
@@ -149,5 +151,5 @@ def test_a_graph_of_an_npu_that_is_being_captured_is_seen(monkeypatch, capturing
         is_initialized=lambda: True, is_current_stream_capturing=lambda: capturing
     )
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
-    monkeypatch.setitem(devices.sys.modules, "torch_npu", types.SimpleNamespace(npu=npu))
+    monkeypatch.setitem(sys.modules, "torch_npu", types.SimpleNamespace(npu=npu))
     assert devices.capturing() is capturing
