@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from probe_nb.observe.aside import aside
 from probe_nb.observe.calls import Call
@@ -41,7 +42,8 @@ class State(NamedTuple):
             return None
         t, _ = held(t)
         version = -1 if t.is_inference() else t._version
-        return cls(t.data_ptr() if t.layout == torch.strided else 0, version)
+        placed = t.layout == torch.strided and not isinstance(t, FakeTensor)
+        return cls(t.data_ptr() if placed else 0, version)
 
 
 class Added(NamedTuple):

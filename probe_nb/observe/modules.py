@@ -22,6 +22,7 @@ from probe_nb.observe.gradients import Gradients
 from probe_nb.observe.leaves import Leaf, arguments, results
 from probe_nb.observe.only import Only
 from probe_nb.observe.regions import Place, Regions
+from probe_nb.observe.replicas import Replicas, is_replica
 from probe_nb.observe.select import Watched
 from probe_nb.observe.sink import Sink
 from probe_nb.terms import Role
@@ -60,6 +61,7 @@ class ModuleHooks:
         self._built = built
         self._behind: dict[tuple[int, bool], Behind] = {}
         self._regions = Regions()
+        self._replicas = Replicas(watched)
         self.open = OpenCalls(self._regions)
 
     # torch calls these four. They hold the only `except` between us and the user's model, and the
@@ -128,7 +130,9 @@ class ModuleHooks:
     def _find(self, module: nn.Module) -> Watched | None:
         """Return what is known of a module that is watched, not of a later one at its address."""
         watched = self._watched.get(id(module))
-        return watched if watched is not None and watched.module() is module else None
+        if watched is not None and watched.module() is module:
+            return watched
+        return self._replicas.original(module) if is_replica(module) else None
 
     # -- hooks behind a module's own ------------------------------------------------------------
 
@@ -146,6 +150,8 @@ class ModuleHooks:
         Torch has chosen the pre hooks of the call by now: one that must be added comes too late
         for it. Hooks after the forward are chosen after it, so those are in time.
         """
+        if is_replica(module) and (watched := self._find(module)) is not None:
+            module = watched.module() or module  # their hooks are in one table
         key = (id(module), pre)
         behind = self._behind.get(key)
         if behind is None:
@@ -177,7 +183,11 @@ class ModuleHooks:
         depth = self.open.enter(frame)
         place = self.open.place
         outermost = depth == 0 and task == -1 and place.repeats is None
-        if outermost:
+        if outermost and is_replica(module):
+            with self._replicas.lock:
+                if not watched.is_root or self._replicas.first(module):
+                    self._outermost(watched)
+        elif outermost:
             self._outermost(watched)
         watched.called = True
         call = self._repeated(watched, frame, place, task)

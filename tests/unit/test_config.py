@@ -115,6 +115,8 @@ def test_a_config_is_frozen_and_can_be_written_as_json():
         "first_step": 0,
         "micro_batches": 2,
         "reduce_once": True,
+        "token_range": None,
+        "compiled": "stay",
         "name": "mine",
     }
 
