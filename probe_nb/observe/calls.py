@@ -40,15 +40,21 @@ class Call:
     backwards: dict[int, int] = field(default_factory=dict)
     entered: Any = None
     owed: list[Any] = field(default_factory=list)
-    """Gradients that cannot be read; written down when a backward reaches this call."""
+    """Gradients that cannot be read; written down for each backward that reaches this call."""
+    paid: set[int] = field(default_factory=set)
+    """The backwards for which that was done."""
 
     def drop(self) -> None:
         """Hold nothing any more: the call was left by an exception."""
         self.entered, self.place = None, _NOWHERE
 
-    def backward(self, task: int) -> int:
+    def backward(self, task: int, at_least: int = 0) -> int:
         """Return the number of a graph task among those that touched this call."""
-        return self.backwards.setdefault(task, len(self.backwards))
+        number = self.backwards.get(task)
+        if number is None:
+            after = max(self.backwards.values(), default=-1) + 1
+            number = self.backwards[task] = max(after, at_least)
+        return number
 
 
 @dataclass

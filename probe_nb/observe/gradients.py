@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from probe_nb.observe import graph
 from probe_nb.observe.calls import Call, Clock
-from probe_nb.observe.graph import Entered, Input, Senders, Target
+from probe_nb.observe.graph import Entered, Input, Senders, Span, Target
 from probe_nb.observe.leaves import Leaf
 from probe_nb.observe.select import Watched
 from probe_nb.observe.shares import (
@@ -117,9 +117,12 @@ class Gradients:
             mine = found.get(edge, {})
             if edge is None and found.get(input_.base) != {slices: [0]}:
                 self._owe(call, input_, "stale_view")  # it was read as well, nobody knows where
-                places.setdefault(slices, []).append((Share(self, call, input_.leaves, 1), []))
+                tells = Share(self, call, input_.leaves, 1, Span.now(None))
+                places.setdefault(slices, []).append((tells, []))
                 continue
-            share = Share(self, call, input_.leaves, len(mine) + (slices is not None))
+            nodes = len(mine) + (slices is not None)
+            span = Span.now(edge if slices is None else None)
+            share = Share(self, call, input_.leaves, nodes, span)
             if slices is not None:
                 self._handles.append(slices.register_hook(SliceHook(share, input_.geometry)))
             for node, at in mine.items():
@@ -147,37 +150,45 @@ class Gradients:
 
     def arrived(self, call: Call, where: Where, g: Tensor | None, task: int) -> None:
         """Hand a gradient over; None is autograd's way to say that there is none."""
+        if g is not None:
+            number = self._reached(call, task)
+            self._sink.tensor(call, where, g, number)
+        elif call.owed:
+            self._reached(call, task)
+
+    def unreadable(self, call: Call, where: Where, g: Tensor, task: int, status: Status) -> None:
+        """Say that a gradient came which cannot be told from what others sent or were sent."""
+        number = self._reached(call, task)
+        self._sink.absent(call, where, Facts.of(g), status, number)
+
+    def _reached(self, call: Call, task: int) -> int:
+        """Take note that a backward reached a call; return its number there."""
         self._clock.backward_ran()
         self._tasks.reached(call, task)
         number = call.backward(task)
-        if g is not None:
-            self._sink.tensor(call, where, g, number)
         if call.owed:
             self._pay(call, number)
+        return number
+
+    def keep(self, handle: RemovableHandle) -> None:
+        """Take the handle of a hook that was put on while a backward runs."""
+        self._handles.append(handle)
 
     def noticed(self, call: Call, *, recorded: bool) -> None:
         """Pass on that a backward runs, and where it came from."""
         self._clock.backward_ran()
         self._tasks.reached(call, graph.task(), recorded=recorded)
 
-    def passed_through(self, call: Call, leaf: str, g: Tensor | None) -> None:
-        """Say that the gradient of an output that is an input belongs to nobody alone."""
-        self._clock.backward_ran()
-        self._tasks.reached(call, graph.task())
-        number = call.backward(graph.task())
-        if g is not None:
-            self._sink.absent(call, ("grad_output", leaf), Facts.of(g), "passthrough", number)
-        if call.owed:
-            self._pay(call, number)
-
     def fault(self, watched: Watched, error: Exception) -> None:
         """Report an error of our own inside a backward hook."""
         self._sink.fault(watched, "backward", error)
 
     def _pay(self, call: Call, number: int) -> None:
-        """Write down the gradients of a call that cannot be read."""
-        owed, call.owed = call.owed, []
-        for each in owed:
+        """Write down the gradients of a call that cannot be read, once for each backward."""
+        if number in call.paid:
+            return
+        call.paid.add(number)
+        for each in call.owed:
             self._sink.absent(call, each.where, each.facts, each.status, number)
 
     # -- lifetime -------------------------------------------------------------------------------

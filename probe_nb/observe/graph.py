@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
@@ -20,9 +21,13 @@ Edge = tuple[Any, int]
 Senders = dict[Edge | None, dict[Any, list[int]]]
 """Edge -> the nodes that send to it, and which of their gradients do."""
 
-_sequence_number: Final[Callable[[], int]] = getattr(
+Gradients = tuple[Tensor | None, ...]
+"""What a node was sent, or sent on."""
+
+sequence_number: Final[Callable[[], int]] = getattr(
     torch._C._autograd, "_get_sequence_nr", lambda: 0
 )
+"""The number that the next node made by this thread will have."""
 
 
 class Input(NamedTuple):
@@ -91,7 +96,7 @@ def entering(leaves: Iterable[Leaf]) -> Entered:
             inputs[id(t)] = known._replace(leaves=f"{known.leaves}+{leaf}")
         elif (each := _input(leaf, t)) is not None:
             inputs[id(t)] = each
-    return Entered(_sequence_number(), inputs, others)
+    return Entered(sequence_number(), inputs, others)
 
 
 def plain(t: Tensor) -> bool:
@@ -168,13 +173,20 @@ def target(each: Input, *, handed_on: bool, shared: bool) -> Target | Status | N
 
 
 def senders(starts: Iterable[Any], targets: Iterable[Target], since: int) -> Senders:
-    """Walk from the results back to the edges of the inputs; return the nodes that send to them.
+    """Walk from the results back to the edges of the inputs; return the nodes that send to them."""
+    targets = list(targets)
+    own = {each.edge[0] for each in targets if each.edge is not None}
+    return _walk(starts, {each.edge or each.input.base for each in targets}, since, own)
+
+
+def _walk(starts: Iterable[Any], edges: set[Edge | None], since: int, stops: set[Any]) -> Senders:
+    """Return the nodes that send to some edges.
 
     Nodes older than the call are not entered: they are not this module's doing, and the graph
     behind them may be long.
     """
-    found: Senders = {each.edge or each.input.base: {} for each in targets}
-    seen: set[Any] = {None, *(each.edge[0] for each in targets if each.edge is not None)}
+    found: Senders = {each: {} for each in edges}
+    seen: set[Any] = {None, *stops}
     todo = list(starts) if found else []
     while todo:
         node = todo.pop()
@@ -187,6 +199,35 @@ def senders(starts: Iterable[Any], targets: Iterable[Target], since: int) -> Sen
             else:
                 todo.append(after[0])
     return found
+
+
+class Span(NamedTuple):
+    """Where to look for what a backward with `create_graph` adds to the graph of a call."""
+
+    edge: Edge | None
+    since: int
+    thread: int
+
+    @classmethod
+    def now(cls, edge: Edge | None) -> Span:
+        """Begin at the end of the call."""
+        return cls(edge, sequence_number(), threading.get_ident())
+
+    def senders(self, sent: Gradients, came: Gradients) -> dict[Any, list[int]] | None:
+        """Return the nodes by which a sender computed its gradients, if they send to the edge.
+
+        None if it cannot be told: nodes are numbered in each thread anew.
+
+        Args:
+            sent: What the sender sent on.
+            came: What it was sent: how that was computed is not its own doing.
+        """
+        tensors = [g for g in (*sent, *came) if g is not None]
+        if self.edge is None or self.thread != threading.get_ident() or any(map(stale, tensors)):
+            return None
+        stops = {self.edge[0], *(g.grad_fn for g in came if g is not None)}
+        starts = [g.grad_fn for g in sent if g is not None]
+        return _walk(starts, {self.edge}, self.since, stops)[self.edge]
 
 
 def _made_since(node: Any, since: int) -> bool:

@@ -123,7 +123,7 @@ class Parameters:
         if not when.recorded:
             return
         call = watched.parameters_call(when)
-        number = call.backward(task)
+        number = call.backward(task, when.backward)
         self._sink.tensor(call, ("param_grad", name), g, number)
         module = watched.module()
         p = None if module is None else own_parameters(module).get(name)

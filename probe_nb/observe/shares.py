@@ -11,13 +11,16 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from probe_nb.observe import graph
 from probe_nb.observe.aside import aside
 from probe_nb.observe.calls import Call
 from probe_nb.observe.compiled import beside
+from probe_nb.observe.graph import Span
 from probe_nb.observe.select import Watched
 from probe_nb.observe.sink import Where
+from probe_nb.terms import Status
 
 
 class Receiver(Protocol):
@@ -29,8 +32,11 @@ class Receiver(Protocol):
     def noticed(self, call: Call, *, recorded: bool) -> None:
         """Take note that a backward of a call runs."""
 
-    def passed_through(self, call: Call, leaf: str, g: Tensor | None) -> None:
-        """Take the gradient of an output that is an input."""
+    def unreadable(self, call: Call, where: Where, g: Tensor, task: int, status: Status) -> None:
+        """Take note of a gradient that is not this call's alone, or not all of it."""
+
+    def keep(self, handle: RemovableHandle) -> None:
+        """Take the handle of a hook that was put on while a backward runs."""
 
     def fault(self, watched: Watched, error: Exception) -> None:
         """Take an error of our own."""
@@ -62,10 +68,10 @@ class OutputHook(Hook):
             self._receiver.fault(self._call.watched, error)
 
     def _report(self, g: Tensor | None) -> None:
-        if self._through:
-            self._receiver.passed_through(self._call, self._leaf, g)
+        where: Where = ("grad_output", self._leaf)
+        if self._through and g is not None:
+            self._receiver.unreadable(self._call, where, g, graph.task(), "passthrough")
         else:
-            where: Where = ("grad_output", self._leaf)
             self._receiver.arrived(self._call, where, g, graph.task())
 
 
@@ -94,13 +100,28 @@ class Share:
     A single sender's gradient is handed over as it is. Several are added up, out of place, until
     the last has run; in a backward that does not reach all of them the sum is handed over when
     the backward ends. Until then it is the one tensor that outlives its hook.
+
+    A backward with `create_graph` makes nodes that send to the input in later backwards, past
+    those of the forward. They are senders too.
     """
 
-    __slots__ = ("_call", "_leaf", "_lock", "_nodes", "_receiver", "_sums")
+    __slots__ = (
+        "_blind",
+        "_call",
+        "_leaf",
+        "_lock",
+        "_more",
+        "_nodes",
+        "_receiver",
+        "_span",
+        "_sums",
+    )
 
-    def __init__(self, receiver: Receiver, call: Call, leaf: str, nodes: int) -> None:
-        """Expect contributions from `nodes` nodes."""
+    def __init__(self, receiver: Receiver, call: Call, leaf: str, nodes: int, span: Span) -> None:
+        """Expect contributions from `nodes` nodes; `span` is where to look for more of them."""
         self._receiver, self._call, self._leaf, self._nodes = receiver, call, leaf, nodes
+        self._span, self._more = span, False
+        self._blind: int | None = None
         self._sums: dict[int, tuple[int, Tensor | None]] = {}
         self._lock = threading.Lock()
 
@@ -111,13 +132,27 @@ class Share:
             count, total = self._sums.pop(task, (0, None))
             for part in parts:
                 total = part.detach() if total is None else total + part.detach()
-            if count + 1 < self._nodes:
+            last = count + 1 == self._nodes and not self._more
+            if not last:
                 self._sums[task] = (count + 1, total)
-        if count + 1 == self._nodes:
-            self._receiver.arrived(self._call, ("grad_input", self._leaf), total, task)
+        if last:
+            self._hand_over(total, task)
         elif count == 0:
             engine = torch.autograd.Variable._execution_engine
             engine.queue_callback(functools.partial(self._finish, task))
+
+    def follow(self, sent: graph.Gradients, came: graph.Gradients, since: int | None) -> None:
+        """Look for senders among the nodes that a sender has just made, from `since` on."""
+        span = self._span if since is None else self._span._replace(since=since)
+        found = span.senders(sent, came)
+        if found is None:
+            self._blind = graph.task() if self._blind is None else self._blind
+        elif found:
+            self._more = True
+            for node, places in found.items():
+                hook = FeederHook([(self, places)])
+                self._receiver.keep(node.register_prehook(hook.begins))
+                self._receiver.keep(node.register_hook(hook))
 
     @beside
     def _finish(self, task: int) -> None:
@@ -126,9 +161,16 @@ class Share:
             with self._lock:
                 _, total = self._sums.pop(task, (0, None))
             if total is not None:
-                self._receiver.arrived(self._call, ("grad_input", self._leaf), total, task)
+                self._hand_over(total, task)
         except Exception as error:
             self.fault(error)
+
+    def _hand_over(self, total: Tensor | None, task: int) -> None:
+        where: Where = ("grad_input", self._leaf)
+        if self._blind in (None, task) or total is None:
+            self._receiver.arrived(self._call, where, total, task)
+        else:  # something more was sent, nobody knows by whom
+            self._receiver.unreadable(self._call, where, total, task, "unsupported")
 
     def fault(self, error: Exception) -> None:
         """Report an error of our own."""
@@ -138,19 +180,25 @@ class Share:
 class FeederHook(Hook):
     """Reads what a node sends to one or several inputs of a call."""
 
-    __slots__ = ("_shares",)
+    __slots__ = ("_shares", "_since")
 
     def __init__(self, shares: list[tuple[Share, list[int]]]) -> None:
         """Remember which of the node's gradients belong to which share."""
         self._shares = shares
+        self._since: int | None = None
 
-    @beside
-    def __call__(self, inputs: tuple[Tensor | None, ...], _: object) -> None:
+    def begins(self, _: graph.Gradients) -> None:
+        """Run before a node of a backward: what it keeps was made by others, before this."""
+        self._since = graph.sequence_number()
+
+    def __call__(self, inputs: graph.Gradients, outputs: graph.Gradients) -> None:
         """Run after the node."""
         for share, places in self._shares:
             try:
                 with aside():
                     share.add([g for place in places if (g := inputs[place]) is not None])
+                    if torch.is_grad_enabled():  # it runs with `create_graph`
+                        share.follow(inputs, outputs, self._since)
             except Exception as error:  # noqa: PERF203 - a fault of ours is never the user's
                 share.fault(error)
 
@@ -170,6 +218,8 @@ class SliceHook(Hook):
         try:
             with aside():
                 self._share.add([] if inputs[0] is None else [self._cut(inputs[0])])
+                if torch.is_grad_enabled():
+                    self._share.follow((), (), None)
         except Exception as error:
             self._share.fault(error)
 

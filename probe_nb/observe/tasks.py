@@ -18,6 +18,8 @@ class When(NamedTuple):
     step: int
     micro_step: int
     recorded: bool
+    backward: int = 0
+    """The number that the backward has at the call which told of it."""
 
 
 class Tasks:
@@ -37,7 +39,8 @@ class Tasks:
         """Take note that a gradient of a call arrived."""
         known = self.begin(task)
         if call.watched not in known:
-            when = known[call.watched] = When(call.step, call.micro_step, recorded)
+            number = call.backward(task)
+            when = known[call.watched] = When(call.step, call.micro_step, recorded, number)
             known.setdefault(call.watched.model, when)
             known.setdefault(None, when)
 

@@ -276,7 +276,7 @@ def _smallest(examine, wishes: list[Op], error: type[Exception]) -> list[Op]:
     for fewer in _smaller(wishes):
         try:
             examine(fewer)
-        except error:
+        except error:  # noqa: PERF203 - it fails alike
             return _smallest(examine, fewer, error)
         except Exception:
             continue

@@ -76,7 +76,7 @@ class Called:
     kind: str
     number: int
     inputs: dict[str, tuple[list[Tensor], str]]
-    """Leaf -> the tensors its gradient is the sum over, and what it must be: see `Verdict`."""
+    """Leaf -> the tensors its gradient is the sum over, and how its row may come out."""
     outputs: dict[str, tuple[Tensor, str]]
 
 
