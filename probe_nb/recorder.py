@@ -88,7 +88,7 @@ class Recorder:
         try:
             t, part = held(t)
             where = (where[0], where[1] + part) if part else where
-            once = where[0] not in ("param", "buffer")
+            once = where[0] not in ("param", "buffer") and ".grad" not in where[1]
             result, status, reused = self._reducer.see(t, once=once)
         except Exception as error:
             self.fault(call.watched, where[0], error)

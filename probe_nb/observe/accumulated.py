@@ -155,12 +155,12 @@ class Accumulated:
         """Write down a `.grad` that this backward changed."""
         try:
             grad = each.parameter.grad
-            if grad is None or State.of(grad) == before:
+            if grad is None or (each.counted and State.of(grad) == before):
                 return
             when = self._tasks.when(task, each.watched)
             if when.recorded:
                 call = each.watched.parameters_call(when)
-                where = f"{each.name}.grad{each.suffix}"
+                where = f"{each.name}.grad{each.of_grad}"
                 self._sink.tensor(call, ("param_grad", where), grad, call.backward(task))
         except Exception as error:  # a fault of ours is never the user's
             self._sink.fault(each.watched, "backward", error)

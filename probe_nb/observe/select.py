@@ -187,7 +187,8 @@ def add_modules(by_id: dict[int, Watched], name: str, model: nn.Module) -> list[
             known = Watched(ref, name, path, cls, is_root, selected=True, compiled=compiled)
             by_id[id(module)] = known
             added.append(known)
-        known.shell = None if shell is None else weakref.ref(shell)
+        if shell is not None:
+            known.shell = weakref.ref(shell)
         places.setdefault(id(module), []).append(path)
     for identity, paths in places.items():
         by_id[identity].lies_at(name, paths)

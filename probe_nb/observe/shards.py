@@ -18,7 +18,7 @@ from probe_nb.observe.select import Watched, own_parameters
 _PLAIN: Final = (torch.Tensor, nn.Parameter)
 
 
-_Facts = tuple[Tensor, bool, bool, str]
+_Facts = tuple[Tensor, bool, bool, str, str, bool]
 """What `Owned` says beside the owner."""
 
 
@@ -34,6 +34,10 @@ class Owned(NamedTuple):
     """Its `.grad` may change though no gradient arrives at it here."""
     suffix: str = ""
     """What a leaf says of it that torch's own types do not: `.shard`."""
+    of_grad: str = ""
+    """The same of its `.grad`."""
+    counted: bool = True
+    """Writing to its `.grad` raises the version of that."""
 
     @property
     def value(self) -> Tensor:
@@ -104,13 +108,13 @@ def _kept(watched: Watched, module: nn.Module) -> Iterator[tuple[nn.Module, str,
     elif kind == "DistributedDataParallel" and shell is not None and _may_miss(shell):
         for each in module.modules():
             for name, p in own_parameters(each).items():
-                yield each, name, (p, True, True, "")
+                yield each, name, (p, True, True, "", "", True)
 
 
 def _fsdp2(state: Any) -> Iterator[tuple[nn.Module, str, _Facts]]:
     for group in state._fsdp_param_groups:
         for p in group.fsdp_params:
-            facts = (p.sharded_param, False, False, "")
+            facts = (p.sharded_param, False, False, "", "", True)
             info = p._module_info
             yield info.module, info.param_name, facts
             for at, name in zip(info.shared_modules, info.shared_param_names, strict=True):
@@ -122,16 +126,29 @@ def _fsdp1(shell: Any, module: nn.Module) -> Iterator[tuple[nn.Module, str, _Fac
     if handle is None:
         return
     flat = handle.flat_param
-    suffix = ".shard" if handle.uses_sharded_strategy else ""
     if flat._params is None:
-        yield module, "_flat_param", (flat, False, False, suffix)
-        return
-    pairs = [
-        *zip(flat._param_infos, flat._params, strict=True),
-        *zip(flat._shared_param_infos, flat._shared_params, strict=True),
-    ]
+        pairs = [(("_flat_param", module), flat)]
+        sizes = [flat._local_shard.numel()]
+    else:
+        shared = zip(flat._shared_param_infos, flat._shared_params, strict=True)
+        pairs = [*zip(flat._param_infos, flat._params, strict=True), *shared]
+        sizes = [info.numel_in_shard or 0 for info in flat._shard_param_infos]
+    of_grad = _part(handle, [p.grad for _, p in pairs], sizes)
     for info, p in pairs:
-        yield info[1], info[0], (p, False, False, suffix)
+        suffix = ".shard" if handle.uses_sharded_strategy else ""
+        yield info[1], info[0], (p, False, False, suffix, of_grad, False)
+
+
+def _part(handle: Any, grads: list[Tensor | None], sizes: list[int]) -> str:
+    """Tell gradients that are a process's part from whole ones, which `no_sync` accumulates.
+
+    Of some parameter every process lacks something, so whole gradients show by their size.
+    """
+    if not handle.uses_sharded_strategy:
+        return ""
+    pairs = zip(grads, sizes, strict=False)
+    whole = any(grad is not None and grad.numel() != size for grad, size in pairs)
+    return "" if whole else ".shard"
 
 
 def _may_miss(shell: Any) -> bool:
