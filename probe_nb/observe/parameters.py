@@ -100,7 +100,11 @@ class Parameters:
         hook = ParameterHook(self)
         hook.belongs(each)  # it may be called from here on
         handle = each.parameter.register_hook(hook)
-        new = self._held[id(each.parameter)] = _Held(hook, handle, each.parameter._cdata)
+        try:
+            new = self._held[id(each.parameter)] = _Held(hook, handle, each.parameter._cdata)
+        except BaseException:  # else the next step would add a second
+            handle.remove()
+            raise
         new.look(each)
         if held is not None and held.others and held.cdata != new.cdata:
             call = each.watched.parameters_call(self._now())  # they are dead, and so is ours
