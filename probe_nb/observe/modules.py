@@ -62,6 +62,7 @@ class ModuleHooks:
         self._behind: dict[tuple[int, bool], Behind] = {}
         self._regions = Regions()
         self._replicas = Replicas(watched)
+        self._cramped = False
         self.open = OpenCalls(self._regions)
 
     # torch calls these four. They hold the only `except` between us and the user's model, and the
@@ -70,27 +71,25 @@ class ModuleHooks:
     @beside
     def before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Forward pre hook of every module in the process."""
-        if torch.compiler.is_compiling():
-            return
         watched = None
         try:
-            if (watched := self._find(module)) is None:
+            if torch.compiler.is_compiling() or (watched := self._find(module)) is None:
                 return
             if not module._forward_pre_hooks or not self._waits(module, pre=True):
                 frame = sys._getframe(1)
                 with aside():
                     self._before(watched, module, args, _kwargs(frame), frame)
+        except RecursionError:  # there is no room on the stack, not even for a call to say so
+            self._cramped = True
         except Exception as error:  # a fault of ours is never the user's
             self._sink.fault(watched, "forward", error)
 
     @beside
     def after(self, module: nn.Module, _: tuple[Any, ...], output: Any) -> None:
         """Forward hook of every module in the process."""
-        if torch.compiler.is_compiling():
-            return
         watched = None
         try:
-            if (watched := self._find(module)) is None:
+            if torch.compiler.is_compiling() or (watched := self._find(module)) is None:
                 return
             frame = sys._getframe(1)
             if frame.f_code.co_name == "_call_impl":  # torch is passing an exception on
@@ -98,32 +97,34 @@ class ModuleHooks:
             elif not module._forward_hooks or not self._waits(module, pre=False):
                 with aside():
                     self._after(frame, output)
+        except RecursionError:  # there is no room on the stack, not even for a call to say so
+            self._cramped = True
         except Exception as error:  # a fault of ours is never the user's
             self._sink.fault(watched, "forward", error)
 
     @beside
     def _before_behind(self, module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
         watched = None
         try:
-            if (watched := self._find(module)) is None:
+            if torch.compiler.is_compiling() or (watched := self._find(module)) is None:
                 return
             with aside():
                 self._before(watched, module, args, kwargs, sys._getframe(2))
+        except RecursionError:  # there is no room on the stack, not even for a call to say so
+            self._cramped = True
         except Exception as error:  # a fault of ours is never the user's
             self._sink.fault(watched, "forward", error)
 
     @beside
     def _after_behind(self, module: nn.Module, _: tuple[Any, ...], output: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
         watched = None
         try:
-            if (watched := self._find(module)) is None:
+            if torch.compiler.is_compiling() or (watched := self._find(module)) is None:
                 return
             with aside():
                 self._after(sys._getframe(2), output)
+        except RecursionError:  # there is no room on the stack, not even for a call to say so
+            self._cramped = True
         except Exception as error:  # a fault of ours is never the user's
             self._sink.fault(watched, "forward", error)
 
@@ -169,7 +170,14 @@ class ModuleHooks:
             behind.remove()
         self._behind.clear()
         self._regions.forget()
+        self._report_cramped()
         self.open.stack.clear()
+
+    def _report_cramped(self) -> None:
+        """Say that modules ran too close to the recursion limit to be recorded."""
+        if self._cramped:
+            self._cramped = False
+            self._sink.fault(None, "forward", RecursionError("too close to the recursion limit"))
 
     # -- the work -------------------------------------------------------------------------------
 
@@ -203,6 +211,7 @@ class ModuleHooks:
 
     def _outermost(self, watched: Watched) -> None:
         """Let the clock see the forward of a root, and what else can only begin a step."""
+        self._report_cramped()
         clock = self._clock
         again = watched.calls > 0 and not clock.expects_training and watched.home is None
         counts = clock.is_due() or watched.is_root or not clock.begun or again

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import os
+import sys
 import warnings
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
+from torch.nn.modules import module as torch_module
 from torch.nn.utils import parametrizations, parametrize, stateless
 from torch.utils.data import DataLoader, Dataset
 
@@ -412,24 +414,63 @@ def test_a_forked_child_trains_and_may_stop_the_watch_it_inherited():
 # -- little room on the stack ---------------------------------------------------------------------
 
 
-class Recursive(nn.Module):
-    """Calls itself until the stack is used up."""
+def test_at_the_recursion_limit_a_model_runs_and_what_is_missing_is_said():
+    net = model()
 
-    def forward(self, x, depth):
-        return x if depth == 0 else self(x, depth - 1) + 1
+    def runs(depth):
+        return runs(depth - 1) if depth else net(X)
 
-
-def test_near_the_recursion_limit_a_model_that_fits_without_us_still_runs():
-    net = Recursive()
-    depth = 10
-    while True:  # how deep it can go unwatched
+    def fits(depth):
         try:
-            net(torch.zeros(1), depth * 2)
+            runs(depth)
         except RecursionError:
-            break
-        depth *= 2
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", probe.errors.ProbeWarning)
-        with probe.watch(net, live=False):
-            for less in range(0, depth // 2, max(depth // 16, 1)):
-                assert net(torch.zeros(1), depth - less).item() == depth - less
+            return False
+        return True
+
+    hooks = (
+        torch_module.register_module_forward_pre_hook,
+        torch_module.register_module_forward_hook,
+    )
+    handles = [register(lambda *_: None) for register in hooks]  # somebody else's, of one frame
+    deepest = max(filter(fits, range(sys.getrecursionlimit())))
+    for handle in handles:
+        handle.remove()
+    optimizer = torch.optim.SGD(net.parameters())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with probe.watch(net, optimizer=optimizer, live=False) as run:
+            fitting = len(list(filter(fits, range(deepest - 60, deepest + 1))))
+            rows = len(run)
+            net(X)
+    assert fitting == 61
+    assert caught
+    assert all("recursion" in str(each.message) for each in caught)
+    later = run.df[run.df.index >= rows]
+    assert later[later["role"] == "output"]["module"].tolist() == ["0", "1", "2", ""]
+
+
+class Streams(nn.Module):
+    """A forward that is a generator: it runs when somebody asks for its values."""
+
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(2, 2)
+
+    def forward(self, x):
+        for _ in range(3):
+            x = self.lin(x)
+            yield x
+
+
+def test_a_forward_that_is_a_generator_runs_when_it_is_asked():
+    net = Streams()
+    optimizer = torch.optim.SGD(net.parameters())
+    expected = [y.detach() for y in net(X)]
+    with no_faults(), probe.watch(net, optimizer=optimizer, live=False) as run:
+        found = list(net(X))
+        found[-1].sum().backward()
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    rows = run.frame(module="lin", role="output")
+    assert rows["call"].tolist() == [0, 1, 2]
+    assert rows["mean"].tolist() == pytest.approx([y.mean().item() for y in expected], rel=1e-5)
+    assert sorted(run.frame(module="lin", role="grad_output")["call"]) == [0, 1, 2]
