@@ -15,8 +15,13 @@ from probe_nb import session
 
 FILES = tuple(
     f"probe_nb/{name}.py"
-    for name in ("session", "doors", "observe/attach", "observe/gradients", "observe/modules")
+    for name in (
+        *("session", "doors", "run"),
+        *("observe/attach", "observe/gradients", "observe/modules", "observe/only"),
+    )
 )
+BEFORE_CLOSING = 2
+"""Lines of a range's exit before its closing begins: as if the block itself were interrupted."""
 
 
 class InterruptAt:
@@ -83,3 +88,35 @@ def test_an_interrupt_at_any_line_leaves_nothing_that_stop_cannot_take_away(phas
     with probe.watch(model) as run:
         model(torch.ones(1, 2))
     assert len(run) > 0
+
+
+@pytest.mark.parametrize("phase", ["open", "close"])
+@pytest.mark.parametrize("inside", [True, False], ids=["of the model", "stranger"])
+def test_an_interrupt_at_any_line_of_a_range_leaves_a_watch_that_can_be_stopped(phase, inside):
+    model, stranger = nn.Sequential(nn.Linear(2, 2), nn.ReLU()), nn.Linear(2, 2)
+    chosen, before = model[0] if inside else stranger, ours()
+    for number in range(1, 400):
+        trace = InterruptAt(number)
+        run = probe.start(model, live=False)
+        try:
+            if phase == "open":
+                sys.settrace(trace)
+            with run.only(chosen, "alone"):
+                sys.settrace(None)
+                chosen(torch.ones(1, 2)).sum().backward()
+                if phase == "close":
+                    sys.settrace(trace)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        closing = phase == "close" and number > BEFORE_CLOSING
+        if closing or not trace.fired:  # closed, if in a second attempt
+            model(torch.ones(1, 2))
+            assert "" in set(run.df["module"]), number
+        probe.stop(run)
+        assert ours() == before, number
+        assert hooked(model) == hooked(stranger) == 0, number
+        if not trace.fired:
+            break
+    assert number > 5
