@@ -85,11 +85,7 @@ def test_a_model_that_was_compiled_before_the_watch_is_never_a_silent_empty_tabl
     rows = len(run)
     model(x).sum().backward()
     assert len(run) == rows
-    with (
-        no_faults(),
-        probe.watch(model, live=False) as again,
-        torch.compiler.set_stance("force_eager"),
-    ):
+    with no_faults(), probe.watch(model, compiled="eager", live=False) as again:
         model(x).sum().backward()
     assert set(again.frame(role="output")["module"]) == {"", "0", "1"}
     assert "_orig_mod" not in again.df.to_csv()
