@@ -31,6 +31,7 @@ class WatchConfig:
     micro_batches: int | None = None
     reduce_once: bool = True
     compiled: str = "stay"
+    recompute: bool = False
     name: str = ""
     wants: Callable[[int], bool] = field(default=lambda _: True, compare=False, repr=False)
 
@@ -50,6 +51,7 @@ def checked(
     micro_batches: int | None = None,
     reduce_once: bool = True,
     compiled: str = "stay",
+    recompute: bool = False,
     name: str | None = None,
 ) -> WatchConfig:
     """Check every option and return them frozen.
@@ -75,6 +77,7 @@ def checked(
         micro_batches=micro_batches,
         reduce_once=bool(reduce_once),
         compiled=compiled,
+        recompute=bool(recompute),
         name=printable(name or ""),
         wants=wants,
     )

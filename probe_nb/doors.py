@@ -20,7 +20,7 @@ from probe_nb.session import Session
 
 _OPTIONS: Final = (
     *("optimizer", "scaler", "level", "select", "roles", "steps", "token_range"),
-    *("first_step", "micro_batches", "reduce_once", "compiled", "name", "live"),
+    *("first_step", "micro_batches", "reduce_once", "compiled", "recompute", "name", "live"),
 )
 
 
@@ -97,6 +97,7 @@ def watch(
     micro_batches: int | None = None,
     reduce_once: bool = True,
     compiled: str = "stay",
+    recompute: bool = False,
     name: str | None = None,
     live: bool | None = None,
     **models: Any,
@@ -126,6 +127,9 @@ def watch(
         compiled: `"stay"`: what torch.compile made stays compiled, and `run.coverage()` lists what
             cannot be seen in it. `"eager"`: torch runs all of it uncompiled, in the whole process,
             until the watch ends; the results are those of the eager model.
+        recompute: Record the inputs and outputs of forwards that activation checkpointing repeats
+            too, in rows whose column `recompute` is True and whose `call` is that of the first
+            time: equal numbers say that the repeat was faithful.
         name: A name for the run.
         live: Show the live inspector. None: in a notebook only.
         **models: Models by name: `watch(gen=generator, disc=discriminator)`.
@@ -161,6 +165,7 @@ def watch(
         micro_batches=micro_batches,
         reduce_once=reduce_once,
         compiled=compiled,
+        recompute=recompute,
         name=name,
     )
     chosen = as_models(model, models)

@@ -24,7 +24,17 @@ from probe_nb.stats.results import Drained
 from probe_nb.stats.summary import NONE, Reducer, Seen
 from probe_nb.store.columns import Columns
 from probe_nb.store.table import ABSENT, DTYPES, Arrays, Interned, Tables
-from probe_nb.terms import COUNTS, STATISTICS, STATUS_CODE, Direction, Role, Site, Status, printable, shown
+from probe_nb.terms import (
+    COUNTS,
+    STATISTICS,
+    STATUS_CODE,
+    Direction,
+    Role,
+    Site,
+    Status,
+    printable,
+    shown,
+)
 
 _DIRECTION: Final[dict[Role, Direction]] = {
     "input": "forward",

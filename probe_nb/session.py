@@ -101,6 +101,7 @@ class Session:
             self._recorder,
             roles,
             only=self._only,
+            recomputes=options.recompute,
             begins=self._step_begins,
             goes_on=self._step_goes_on,
             built=self._parameters.built,

@@ -170,6 +170,7 @@ class ProbeMagics(Magics):
                 first_step=asked.first_step,
                 micro_batches=asked.micro_batches,
                 compiled=asked.compiled,
+                recompute=asked.recompute,
                 name=asked.name,
             )
             return Session(as_models(model, {}), options, optimizers, scaler)

@@ -94,6 +94,10 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "metavar": "HOW",
         "help": "What torch.compile made: stay compiled, or run it eager while this watches.",
     },
+    "--recompute": {
+        "action": "store_true",
+        "help": "Record what activation checkpointing repeats as well, in rows marked recompute.",
+    },
     "--name": {"type": unquoted, "metavar": "NAME", "help": "A name for the run."},
     "--no-live": {"action": "store_true", "help": "Show no live view while it runs."},
 }

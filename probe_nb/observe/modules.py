@@ -40,6 +40,7 @@ class ModuleHooks:
         roles: frozenset[Role],
         *,
         only: Only,
+        recomputes: bool,
         begins: Callable[[], None],
         goes_on: Callable[[], None],
         built: Callable[[Watched], None],
@@ -56,6 +57,7 @@ class ModuleHooks:
         self._sink = sink
         self._inputs = "input" in roles
         self._outputs = "output" in roles
+        self._recomputes = recomputes
         self._begins = begins
         self._goes_on = goes_on
         self._built = built
@@ -254,7 +256,7 @@ class ModuleHooks:
         return call
 
     def _observe_inputs(self, call: Call, leaves: list[Leaf]) -> None:
-        if self._inputs and not call.recompute:
+        if self._inputs and (self._recomputes or not call.recompute):
             for leaf, t in leaves:
                 self._sink.tensor(call, ("input", leaf), t)
         if self._gradients.reads and call.place.flows and torch.is_grad_enabled():
@@ -270,7 +272,7 @@ class ModuleHooks:
             self._gradients.notice(call, leaves)
         if not call.recorded:
             return
-        if self._outputs and not call.recompute:
+        if self._outputs and (self._recomputes or not call.recompute):
             for leaf, t in leaves:
                 self._sink.tensor(call, ("output", leaf), t)
         if entered is not None:

@@ -141,7 +141,7 @@ with provisionalcompleter():
 
 OPTIONS = [
     *("--compiled", "--first-step", "--micro-batches", "--name", "--no-live", "--optimizer"),
-    *("--roles", "--scaler", "--select", "--steps", "--token-range"),
+    *("--recompute", "--roles", "--scaler", "--select", "--steps", "--token-range"),
 ]
 ROLES = ["grad_input", "grad_output", "input", "output", "param", "param_grad"]
 
@@ -152,7 +152,7 @@ ROLES = ["grad_input", "grad_output", "input", "output", "param", "param_grad"]
         ("%probe_start model --", OPTIONS),
         ("%probe_start --", OPTIONS),
         ("%probe_start model --select a --s", ["--scaler", "--select", "--steps"]),
-        ("x = 1\n%probe_start model --r", ["--roles"]),
+        ("x = 1\n%probe_start model --r", ["--recompute", "--roles"]),
         ("%%probe model --o", ["--optimizer"]),
         ("%probe_start model --roles ", ROLES),
         ("%probe_start model --roles grad", ["grad_input", "grad_output"]),

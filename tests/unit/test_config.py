@@ -117,6 +117,7 @@ def test_a_config_is_frozen_and_can_be_written_as_json():
         "reduce_once": True,
         "token_range": None,
         "compiled": "stay",
+        "recompute": False,
         "name": "mine",
     }
 

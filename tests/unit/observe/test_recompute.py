@@ -456,3 +456,70 @@ def test_torch_still_has_what_regions_are_found_by():
     codes = (regions.FUNCTION, regions.CHECKPOINT, regions.BACKWARD, regions.UNPACK)
     assert all(code is not None for code in codes)
     assert len({id(code) for code in codes}) == 4
+
+
+@pytest.mark.parametrize("name", ["reentrant", "not reentrant", "in a function", "selective"])
+def test_asked_for_a_repeat_is_recorded_beside_the_first_time(name):
+    model = Layers(WAYS[name], times=2)
+    x = torch.linspace(-1, 1, 6).reshape(2, 3).requires_grad_()
+    with no_faults(), probe.watch(model, recompute=True, live=False) as run:
+        model(x).square().sum().backward()
+    frame = run.df[run.df["role"].isin(["input", "output"])]
+    keys = ["module", "role", "leaf", "call"]
+    first = frame[~frame["recompute"]].set_index(keys)["mean"]
+    again = frame[frame["recompute"]].set_index(keys)["mean"]
+    assert again.index.is_unique
+    inner = {"parts.0.0", "parts.1.1", "parts.2.0"}  # early stop ends others before their output
+    assert inner <= set(again.index.get_level_values("module"))
+    pd.testing.assert_series_equal(again, first[again.index], rtol=1e-5, atol=1e-6)
+    assert set(run.frame(role="grad_output")["recompute"]) == {False}
+
+
+def test_a_repeat_that_is_not_faithful_shows():
+    class Drifts(nn.Module):
+        """Gives something else each time."""
+
+        def __init__(self):
+            super().__init__()
+            self.times = 0
+
+        def forward(self, x):
+            self.times += 1
+            return x * self.times
+
+    model = nn.Sequential(Drifts(), nn.Tanh(), nn.Identity())
+    with no_faults(), probe.watch(model, recompute=True, live=False) as run:
+        checkpoint(model, torch.ones(1, 1, requires_grad=True), use_reentrant=True).backward()
+    rows = run.frame(module="0", role="output")
+    assert list(zip(rows["recompute"], rows["mean"], rows["call"], strict=True)) == [
+        (False, 1.0, 0),
+        (True, 2.0, 0),
+    ]
+
+
+class Checkpoints(nn.Module):
+    """Checkpoints its own forward from within, as the layers of transformers do."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.part, self.kind = block(), kind
+
+    def forward(self, x, scale):
+        inner = functools.partial(self.inner, scale=scale)
+        return inner(x) if self.kind is None else checkpoint(inner, x, use_reentrant=self.kind)
+
+    def inner(self, x, scale):
+        return self.part(x * scale)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_layer_that_checkpoints_its_own_forward_has_the_rows_of_one_that_does_not(kind):
+    def watched(kind):
+        torch.manual_seed(0)
+        layer = Checkpoints(kind)
+        x, optimizer = torch.ones(2, 3, requires_grad=True), torch.optim.SGD(layer.parameters())
+        with no_faults(), probe.watch(layer, optimizer=optimizer, live=False) as run:
+            layer(layer(x, scale=2.0), scale=3.0).square().sum().backward()
+        return comparable(run)
+
+    assert_same(watched(kind), watched(None))
