@@ -13,6 +13,16 @@ from probe_nb.terms import MODULE_ROLES, Role, printable
 
 Steps = str | int | Iterable[int] | None
 Tokens = str | Sequence[int] | None
+Memory = str | int | None
+
+MEMORY: Final = "1GiB"
+_UNITS: Final = {
+    "": 1,
+    "b": 1,
+    **{f"{unit}b": 1000**power for power, unit in enumerate("kmgt", 1)},
+    **{f"{unit}ib": 1024**power for power, unit in enumerate("kmgt", 1)},
+}
+_AMOUNT: Final = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[a-z]*)", re.IGNORECASE)
 
 _PART: Final = re.compile(
     r"(?P<one>\d+)|(?P<from>\d+)-(?P<to>\d+)|(?P<a>\d*):(?P<b>\d*)(:(?P<c>\d*))?"
@@ -32,6 +42,7 @@ class WatchConfig:
     reduce_once: bool = True
     compiled: str = "stay"
     recompute: bool = False
+    memory: int | None = 2**30
     name: str = ""
     wants: Callable[[int], bool] = field(default=lambda _: True, compare=False, repr=False)
 
@@ -52,6 +63,7 @@ def checked(
     reduce_once: bool = True,
     compiled: str = "stay",
     recompute: bool = False,
+    memory: Memory = MEMORY,
     name: str | None = None,
 ) -> WatchConfig:
     """Check every option and return them frozen.
@@ -78,6 +90,7 @@ def checked(
         reduce_once=bool(reduce_once),
         compiled=compiled,
         recompute=bool(recompute),
+        memory=as_bytes(memory),
         name=printable(name or ""),
         wants=wants,
     )
@@ -92,6 +105,42 @@ def as_name(value: object) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ConfigError(f"`name` is {value!r}; give the name to record the module under.")
     return printable(value)
+
+
+def as_bytes(value: object) -> int | None:
+    """Return an amount of memory in bytes; None, or `"none"` on a magic's line, stays None.
+
+    >>> as_bytes("1.5 GiB"), as_bytes("200MB"), as_bytes(4096)
+    (1610612736, 200000000, 4096)
+
+    Raises:
+        ConfigError: It is no amount, or none at all.
+    """
+    if value is None or value == "none":
+        return None
+    found = _AMOUNT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found and found["unit"].lower() in _UNITS:
+        amount = int(float(found["number"]) * _UNITS[found["unit"].lower()])
+    else:
+        amount = int(value) if type(value) is int else 0
+    if amount < 1:
+        raise ConfigError(
+            f"`memory` is {value!r}; give what the records may take, such as `512MiB`, `2GB` or a "
+            "number of bytes, or None for no limit."
+        )
+    return amount
+
+
+def spelled(amount: int) -> str:
+    """Write a number of bytes with the unit that suits it.
+
+    >>> spelled(2**30), spelled(1_500_000), spelled(20_000)
+    ('1 GiB', '1.431 MiB', '19.53 KiB')
+    """
+    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if amount >= 1024**power:
+            return f"{amount / 1024**power:.4g} {unit}"
+    return f"{amount} bytes"
 
 
 def _words(option: str, value: str | Iterable[str] | None) -> tuple[str, ...]:

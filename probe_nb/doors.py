@@ -20,7 +20,8 @@ from probe_nb.session import Session
 
 _OPTIONS: Final = (
     *("optimizer", "scaler", "level", "select", "roles", "steps", "token_range"),
-    *("first_step", "micro_batches", "reduce_once", "compiled", "recompute", "name", "live"),
+    *("first_step", "micro_batches", "reduce_once", "compiled", "recompute"),
+    *("memory", "name", "live"),
 )
 
 
@@ -98,6 +99,7 @@ def watch(
     reduce_once: bool = True,
     compiled: str = "stay",
     recompute: bool = False,
+    memory: config.Memory = config.MEMORY,
     name: str | None = None,
     live: bool | None = None,
     **models: Any,
@@ -130,6 +132,9 @@ def watch(
         recompute: Record the inputs and outputs of forwards that activation checkpointing repeats
             too, in rows whose column `recompute` is True and whose `call` is that of the first
             time: equal numbers say that the repeat was faithful.
+        memory: What the records may take: `"512MiB"`, `"2GB"`, a number of bytes, None for no
+            limit. The oldest of what exceeds it are moved to a temporary folder (`TMPDIR`, else
+            `/var/tmp`), from where the run reads them again.
         name: A name for the run.
         live: Show the live inspector. None: in a notebook only.
         **models: Models by name: `watch(gen=generator, disc=discriminator)`.
@@ -166,6 +171,7 @@ def watch(
         reduce_once=reduce_once,
         compiled=compiled,
         recompute=recompute,
+        memory=memory,
         name=name,
     )
     chosen = as_models(model, models)

@@ -6,19 +6,21 @@ A run needs no torch: one that was loaded from a file is as good as one just rec
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from probe_nb.analysis import missed
-from probe_nb.errors import SelectionError, SessionStateError, closest
+from probe_nb.config import MEMORY, Memory, as_bytes
+from probe_nb.errors import SelectionError, SessionStateError, closest, notify
 from probe_nb.exponents import Histogram
 from probe_nb.recording import Range, Recording
 from probe_nb.store import files
 from probe_nb.store.columns import Columns
-from probe_nb.store.filters import chosen, joined
-from probe_nb.store.table import to_frame
+from probe_nb.store.filters import joined, tests
+from probe_nb.store.table import COLUMNS, stored, to_frame
 from probe_nb.terms import COUNTS, ROLES, STATISTICS, RunInfo, shown
 
 
@@ -46,6 +48,7 @@ class Run:
         self.columns = Columns() if columns is None else columns
         self._session: Recording | None = None
         self._frame: pd.DataFrame | None = None
+        self._warned = False
 
     # -- while the session is open ---------------------------------------------------------
 
@@ -128,8 +131,11 @@ class Run:
         and `status` says why.
         """
         self.flush()
+        if self.columns.spilled:
+            self._warn_of_size()
+            return self._whole()
         if self._frame is None or len(self._frame) != len(self.columns):
-            self._frame = to_frame(self.columns.arrays(), self.columns.tables)
+            self._frame = self._whole()
         shares = pd.__version__ < "3"  # before pandas 3 a shallow copy can be written through
         return self._frame.copy(deep=shares)
 
@@ -146,7 +152,28 @@ class Run:
             SelectionError: A filter has an unknown name, or a text pattern matches nothing in
                 this run; the message names the nearest.
         """
-        return chosen(self.df, filters)
+        self.flush()
+        return self._rows(filters, COLUMNS)
+
+    def _rows(self, filters: Mapping[str, Any], names: Sequence[str]) -> pd.DataFrame:
+        """Return some columns of the rows that pass; of what is on disk no more is read."""
+        columns = self.columns
+        rows, found = columns.where(tests(filters, columns), stored(names))
+        return to_frame(found, columns.tables, names=names, index=rows)
+
+    def _whole(self) -> pd.DataFrame:
+        columns = self.columns.tail(0, stored(COLUMNS))
+        return to_frame(columns, self.columns.tables)
+
+    def _warn_of_size(self) -> None:
+        """Say once that a frame of everything is larger than what the run may take."""
+        if not self._warned:
+            self._warned = True
+            notify(
+                f"`run.df` reads all {len(self.columns):,} records into memory, of which "
+                f"{self.columns.spilled:,} are on disk. `run.frame(step=…, module=…)` reads only "
+                "what you ask for."
+            )
 
     def history(
         self,
@@ -180,7 +207,7 @@ class Run:
         if stat not in known:
             near = closest(stat, known)
             raise SelectionError(f"`{stat}` is not a statistic.{near} Known: {', '.join(known)}.")
-        rows = self._site_rows(module, role, leaf, model)
+        rows = self._site_rows(module, role, leaf, model, (stat, "numel"))
         line = joined(rows, stat)
         line = line.astype("float64")  # NaN, a gap in a line, where a step has no number
         line.name = f"{shown(module)} {role} {stat}"
@@ -206,7 +233,7 @@ class Run:
         if step is None:
             step = int(rows["step"].max())
         chosen = rows[rows["step"] == step]
-        found = [h for row in chosen.index if (h := self.columns.histogram(int(row))) is not None]
+        found = [each for each in self.columns.histograms(chosen.index) if each is not None]
         if not found:
             steps = sorted({int(s) for s in rows["step"]})
             raise SelectionError(
@@ -219,14 +246,22 @@ class Run:
         return total
 
     def _site_rows(
-        self, module: str, role: str, leaf: str | None, model: str | None
+        self,
+        module: str,
+        role: str,
+        leaf: str | None,
+        model: str | None,
+        names: Sequence[str] = (),
     ) -> pd.DataFrame:
         if role not in ROLES:
             near = closest(role, ROLES)
             raise SelectionError(f"`{role}` is not a role.{near} Known: {', '.join(ROLES)}.")
-        rows = self.frame(module=module, model=model, role=[role], leaf=leaf)
+        self.flush()
+        filters = {"module": module, "model": model, "role": [role], "leaf": leaf}
+        rows = self._rows(filters, ("step", "model", "module", *names))
         if rows.empty:
-            roles = [str(r) for r in self.frame(module=module)["role"].unique()]
+            there = self._rows({"module": module}, ("role",))
+            roles = [str(r) for r in there["role"].unique()]
             raise SelectionError(
                 f"`{shown(module)}` has no `{role}` rows; it has {', '.join(roles) or 'none'}."
             )
@@ -284,14 +319,20 @@ class Run:
         return widget
 
 
-def load(path: str | os.PathLike[str]) -> Run:
+def load(path: str | os.PathLike[str], *, memory: Memory = MEMORY) -> Run:
     """Read a run that `Run.save` wrote.
+
+    Args:
+        path: The file.
+        memory: What the records may take, as for `watch`; the rest stays on disk.
 
     Raises:
         FileNotFoundError: Nothing is at `path`.
         RunFormatError: The file is not a run, is damaged, or is of a newer version.
+        ConfigError: `memory` is no amount.
+        OSError: The records exceed `memory`, and the disk has no room for the rest.
     """
-    columns, info = files.load(path)
+    columns, info = files.load(path, as_bytes(memory))
     return Run(info, columns)
 
 

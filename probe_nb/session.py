@@ -39,6 +39,7 @@ from probe_nb.recorder import Recorder
 from probe_nb.run import Run
 from probe_nb.stats.kernels import cpu
 from probe_nb.stats.summary import Reducer
+from probe_nb.store.columns import Columns
 from probe_nb.terms import printable, shown
 
 _PATIENCE: Final = 1.0
@@ -66,7 +67,8 @@ class Session:
         self._by_id = {id(w.module()): w for w in found}
         self._optimizers = as_optimizers(optimizer)
         self._scaler = as_scaler(scaler)
-        self.run = Run(about.begin(models, len(found), options))
+        info = about.begin(models, len(found), options)
+        self.run = Run(info, Columns(budget=options.memory, notices=info.notices))
         self._clock = Clock(
             wants=options.wants,
             first=options.first_step,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from probe_nb.analysis.firsts import First
 from probe_nb.analysis.tally import Tally
 from probe_nb.analysis.words import module, place, plural
-from probe_nb.store.table import Arrays
+from probe_nb.store.columns import Test
 from probe_nb.terms import COUNTS, ROLES, STATISTICS
 
 _SOURCES: Final = {
@@ -29,10 +29,11 @@ _COUNTED: Final = (("nan_count", "NaN"), ("posinf_count", "+Inf"), ("neginf_coun
 
 def record(tally: Tally, row: int) -> Any:
     """Return one record with its dtype and shape spelled out."""
-    whole, tables = tally.columns.arrays(), tally.columns.tables
-    values = {n: whole[n][row].item() for n in ("step", "numel", *STATISTICS, *COUNTS)}
-    values["dtype"] = tables.dtypes.values[whole["dtype"][row]]
-    values["shape"] = tables.shapes.values[whole["shape"][row]]
+    tables, names = tally.columns.tables, ("step", "numel", *STATISTICS, *COUNTS)
+    found = tally.columns.take([row], (*names, "dtype", "shape"))
+    values = {name: found[name][0].item() for name in names}
+    values["dtype"] = tables.dtypes.values[found["dtype"][0]]
+    values["shape"] = tables.shapes.values[found["shape"][0]]
     return SimpleNamespace(**values)
 
 
@@ -45,9 +46,8 @@ def counted(numbers: Any) -> str:
 
 def birth(tally: Tally, first: First, name: str) -> str:
     """Say how much of the culprit is non-finite and whether what it was made from was finite."""
-    whole = tally.columns.arrays()
     parts = [counted(record(tally, first.row))]
-    parts.append(_origin(tally, whole, first))
+    parts.append(_origin(tally, first))
     inf = tally.firsts["posinf"].overall or tally.firsts["neginf"].overall
     if inf is not None and _may_be_a_mask(tally, inf):
         inf = None
@@ -70,24 +70,25 @@ def _may_be_a_mask(tally: Tally, first: First) -> bool:
     return role == "input" and not record(tally, first.row).posinf_count
 
 
-def _origin(tally: Tally, whole: Arrays, first: First) -> str:
+def _origin(tally: Tally, first: First) -> str:
     site = tally.columns.tables.sites.values[first.site]
     if site.role == "grad_output":
         return _backward(tally, first)
     if site.role not in _SOURCES:
         return _FROM_OUTSIDE.get("root input" if not site.module else site.role, "")
-    return _other_side(tally, whole, first)
+    return _other_side(tally, first)
 
 
-def _other_side(tally: Tally, whole: Arrays, first: First) -> str:
+def _other_side(tally: Tally, first: First) -> str:
     """Say whether what the culprit was made from, in the same call, was finite."""
     role, words = _SOURCES[tally.columns.tables.sites.values[first.site].role]
     rows = same_call(tally, first, role)
     if not len(rows):
         return f"{words} were not recorded" if role == "input" else ""
-    bad = sum(np.maximum(whole[name][rows], 0).sum() for name, _ in _COUNTED)
+    counts = tally.columns.take(rows, [name for name, _ in _COUNTED])
+    bad = sum(np.maximum(each, 0).sum() for each in counts.values())
     be = "were" if role == "input" else "was"
-    if not bad and (whole["nan_count"][rows] < 0).any():
+    if not bad and (counts["nan_count"] < 0).any():
         return f"not all of {words} could be measured"
     if bad:
         return f"{words} {be} not finite either ({plural(int(bad), 'element')})"
@@ -100,8 +101,8 @@ def _backward(tally: Tally, first: First) -> str:
     forward = tally.direction == 0
     if (forward & (bad >= 0) & (bad <= first.step)).any():
         return "the forward was not finite either"
-    whole = tally.columns.arrays()
-    if not forward[whole["site"][whole["step"] == first.step]].any():
+    sites = Test("site", lambda values: np.isin(values, np.flatnonzero(forward)))
+    if not len(tally.columns.where([_equal("step", first.step), sites], ())[0]):
         return "the forward was not recorded"
     born = "it was born in the backward of what uses this output"
     return f"every recorded forward value was finite: {born}"
@@ -110,10 +111,12 @@ def _backward(tally: Tally, first: First) -> str:
 def same_call(tally: Tally, first: First, role: str) -> NDArray[np.intp]:
     """Return the rows of the other side of the culprit's call."""
     sites = (tally.module == tally.module[first.site]) & (tally.role == ROLES.index(role))
-    whole = tally.columns.arrays()
-    near: NDArray[np.intp] = np.flatnonzero(whole["step"] == first.step)
-    same = sites[whole["site"][near]]
-    for name in ("rank", "micro_step", "call"):
-        same &= whole[name][near] == whole[name][first.row]
-    rows: NDArray[np.intp] = near[same]
-    return rows
+    names = ("rank", "micro_step", "call")
+    culprit = tally.columns.take([first.row], names)
+    tests = [_equal("step", first.step), *(_equal(name, culprit[name][0]) for name in names)]
+    tests.append(Test("site", lambda values: np.isin(values, np.flatnonzero(sites))))
+    return tally.columns.where(tests, ())[0]
+
+
+def _equal(column: str, value: Any) -> Test:
+    return Test(column, lambda values: values == value)

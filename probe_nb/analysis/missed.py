@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from probe_nb.reasons import EXPECTED, NUMBERED, REMEDIES
+from probe_nb.store.columns import Columns, Test
 from probe_nb.terms import STATUSES
 
 if TYPE_CHECKING:
     from probe_nb.analysis.tally import Tally
-    from probe_nb.store.columns import Columns
     from probe_nb.terms import RunInfo
 
 COLUMNS: Final = ("model", "module", "type", "reason", "rows", "remedy")
@@ -64,10 +64,11 @@ def coverage(columns: Columns, info: RunInfo) -> list[dict[str, Any]]:
 
 def _without_numbers(columns: Columns) -> list[dict[str, Any]]:
     """Count the rows without numbers per module and status, in the order of the sites."""
-    whole, counts = columns.arrays(), Counter[tuple[str, str, str, str]]()
     lacks = [code for code, status in enumerate(STATUSES) if status not in NUMBERED]
-    chosen = np.isin(whole["status"], lacks)
-    pairs = np.stack([whole["site"][chosen], whole["status"][chosen]]).astype(np.int64)
+    without = Test("status", lambda values: np.isin(values, lacks))
+    _, there = columns.where([without], ("site", "status"))
+    pairs = np.stack([there["site"], there["status"]]).astype(np.int64)
+    counts = Counter[tuple[str, str, str, str]]()
     for (site, status), rows in zip(*_unique(pairs), strict=True):
         about = columns.tables.sites.values[site]
         counts[about.model, about.module, about.type, STATUSES[status]] += rows

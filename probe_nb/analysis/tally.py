@@ -67,10 +67,12 @@ class Tally:
 
     def read(self) -> bool:
         """Take in what was added since the last time; tell whether there was anything."""
-        block = self.columns.tail(self.rows)
-        number = len(block["step"])
-        if not number:
-            return False
+        before = self.rows
+        for _, block in self.columns.chunks(before):
+            self._take_in(block)
+        return self.rows > before
+
+    def _take_in(self, block: Arrays) -> None:
         self._grow(int(block["site"].max()) + 1)
         groups = Groups(block["site"], block["step"])
         self.steps.update(groups.steps.tolist())
@@ -81,8 +83,7 @@ class Tally:
         self.window.add(block, groups, found.loud)
         taken, records = self._take_latest(block, groups, found)
         self._take_histograms(block, taken, records)
-        self.rows += number
-        return True
+        self.rows += len(block["step"])
 
     # -- sites -----------------------------------------------------------------------------------
 

@@ -209,7 +209,7 @@ class Judge:
         return None
 
     def _record(self, first: First) -> Any:
-        """Return the numbers of a first record, looked up once: the lookup joins all columns."""
+        """Return the numbers of a first record, looked up once: they may be on disk."""
         if first not in self._records:
             self._records[first] = evidence.record(self.tally, first.row)
         return self._records[first]

@@ -171,6 +171,7 @@ class ProbeMagics(Magics):
                 micro_batches=asked.micro_batches,
                 compiled=asked.compiled,
                 recompute=asked.recompute,
+                memory=asked.memory,
                 name=asked.name,
             )
             return Session(as_models(model, {}), options, optimizers, scaler)

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument, magic_arguments
 
+from probe_nb.config import MEMORY
 from probe_nb.errors import closest
 from probe_nb.terms import MODULE_ROLES
 
@@ -97,6 +98,13 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--recompute": {
         "action": "store_true",
         "help": "Record what activation checkpointing repeats as well, in rows marked recompute.",
+    },
+    "--memory": {
+        "type": unquoted,
+        "default": MEMORY,
+        "metavar": "AMOUNT",
+        "help": "What the records may take, such as 512MiB or 2GB, or none for no limit; older "
+        "ones are moved to disk.",
     },
     "--name": {"type": unquoted, "metavar": "NAME", "help": "A name for the run."},
     "--no-live": {"action": "store_true", "help": "Show no live view while it runs."},

@@ -1,71 +1,95 @@
-"""Append-only columns: one block per drain, joined when somebody asks."""
+"""Append-only columns: one block per drain, in memory up to a budget, the older ones on disk."""
 
 from __future__ import annotations
 
 import threading
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from probe_nb.config import spelled
+from probe_nb.errors import notify
 from probe_nb.exponents import Histogram
-from probe_nb.store.table import ABSENT, DTYPES, Arrays, Tables
+from probe_nb.store.blocks import ALL, HISTOGRAM, Block, Folder, Part, Rows, empty_block, join
+from probe_nb.store.table import ABSENT, Arrays, Tables
 from probe_nb.terms import COUNTS
-
-HISTOGRAM = ("hist_size", "hist_bins", "hist_counts")
-"""A histogram column is ragged: `hist_size` bins per row, laid end to end in the other two."""
-
 
 _JOINED: Final = 16
 _LARGE: Final = 65_536
-_WHOLE: Final = 99
-"""So many blocks of one level are joined, up to so many rows; the level of what nobody joins."""
+"""So many blocks of one level are joined, up to so many rows."""
+
+_CHUNK: Final = 2**25
+"""Bytes that are written, or read, at one time."""
 
 
-class _Block(NamedTuple):
-    """Some rows that were added one after the other."""
+class Test(NamedTuple):
+    """What a column's value must pass for a row to be chosen."""
 
-    first: int
-    end: int
-    level: int
-    columns: Arrays
-
-    def since(self, row: int) -> Arrays:
-        """Return the columns from this row of the run on."""
-        skip = row - self.first
-        if skip <= 0:
-            return self.columns
-        bins = int(self.columns["hist_size"][:skip].sum(dtype=np.int64))
-        ragged = dict.fromkeys(("hist_bins", "hist_counts"), bins)
-        return {name: column[ragged.get(name, skip) :] for name, column in self.columns.items()}
+    column: str
+    passes: Callable[[NDArray[Any]], NDArray[np.bool_]]
 
 
-def _join(blocks: list[Arrays]) -> Arrays:
-    if len(blocks) == 1:
-        return blocks[0]
-    return {name: np.concatenate([each[name] for each in blocks]) for name in blocks[0]}
+class _Refused:
+    """Rows that were not taken in, one after the other, since a file could not be written."""
 
+    def __init__(self, notices: list[str], budget: int, error: Exception) -> None:
+        """Have a notice of its own."""
+        self._notices, self._place = notices, len(notices)
+        self._why = f"memory={spelled(budget)} is full and no file can be written ({error})"
+        self._rows = 0
+        self._steps: tuple[int, int] | None = None
+        self._bytes = 0
+        notices.append("")
 
-def empty_block() -> Arrays:
-    """Return a block of no rows, with every column in its dtype."""
-    block: Arrays = {name: np.empty(0, dtype) for name, dtype in DTYPES.items()}
-    block["hist_size"] = np.empty(0, np.uint16)
-    block["hist_bins"] = np.empty(0, np.uint16)
-    block["hist_counts"] = np.empty(0, np.uint32)
-    return block
+    def add(self, block: Block) -> None:
+        """Count the rows of a block as missing."""
+        step = block.columns["step"]
+        low, high = self._steps or (int(step[0]), int(step[0]))
+        self._steps = min(low, int(step.min())), max(high, int(step.max()))
+        self._rows += len(step)
+        self._bytes += block.bytes
+        self._notices[self._place] = self.text
+
+    def worth_a_try(self, enough: int) -> bool:
+        """Tell, once for so many bytes of refused rows, to try again: each try takes time."""
+        tried = self._bytes >= enough
+        if tried:
+            self._bytes = 0
+        return tried
+
+    @property
+    def text(self) -> str:
+        """What is missing, and why."""
+        low, high = self._steps or (-1, -1)
+        steps = f"step {low}" if low == high else f"steps {low} to {high}"
+        return f"{self._rows:,} records of {steps} are missing: {self._why}."
 
 
 class Columns:
     """The records of one run, column by column, with the tables that their codes refer to.
 
-    Cost: at most 200 bytes per record, plus 6 bytes per non-empty histogram bin. There is no
-    budget: they stay in memory until the run is dropped.
+    Cost: at most 200 bytes per record, plus 6 bytes per non-empty histogram bin. What exceeds
+    `budget` bytes is moved to files in a temporary folder, oldest records first; the rows of the
+    newest drain stay in memory in any case. Without a budget everything does.
+
+    Where a file cannot be written, rows are refused until one can: what is held stays whole.
     """
 
-    def __init__(self, tables: Tables | None = None) -> None:
-        """Start empty."""
+    def __init__(
+        self,
+        tables: Tables | None = None,
+        budget: int | None = None,
+        notices: list[str] | None = None,
+    ) -> None:
+        """Start empty; what the user has to know is written into `notices`."""
         self.tables = tables or Tables()
-        self._blocks: list[_Block] = []  # the one place of truth: an interrupt leaves it whole
-        self._starts: np.ndarray | None = None
+        self.budget = budget
+        self.notices = [] if notices is None else notices
+        self._blocks: list[Block | Part] = []  # the truth: an interrupt leaves it whole
+        self._folder: Folder | None = None
+        self._refused: _Refused | None = None
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -73,61 +97,203 @@ class Columns:
         blocks = self._blocks
         return blocks[-1].end if blocks else 0
 
+    @property
+    def spilled(self) -> int:
+        """Number of records that are in files; they are the oldest ones."""
+        return max((each.end for each in self._held() if isinstance(each, Part)), default=0)
+
+    # -- writing --------------------------------------------------------------------------------
+
     def append(self, block: Arrays) -> None:
         """Add a block: every column of `DTYPES` and of `HISTOGRAM`."""
         rows = len(block["step"])
         if not rows:
             return
+        warning = ""
         with self._lock:
             first = len(self)
-            self._blocks.append(_Block(first, first + rows, 0, block))
-            self._merge()
+            new = Block(first, first + rows, 0, block)
+            try:
+                taken = self._make_room(new)
+            except Exception as error:
+                taken, warning = False, self._refuse(error)
+            if taken:
+                self._refused = None
+                self._blocks.append(new)
+                self._merge()
+            elif self._refused is not None:
+                self._refused.add(new)
+                warning = warning and self._refused.text
+        if warning:  # not under the lock: who hears of it may ask for rows
+            notify(f"probe_nb: {warning} Recording goes on as soon as there is room.")
 
     def _merge(self) -> None:
         """Join blocks that are small: forty arrays of a few numbers are more header than number."""
-        while len(last := self._blocks[-_JOINED:]) == _JOINED:
+        while len(last := [e for e in self._blocks[-_JOINED:] if isinstance(e, Block)]) == _JOINED:
             rows = last[-1].end - last[0].first
             if any(each.level != last[0].level for each in last) or rows > _LARGE:
                 return
             level = last[0].level + 1
-            joined = _Block(last[0].first, last[-1].end, level, _join([b.columns for b in last]))
+            joined = Block(last[0].first, last[-1].end, level, join([b.columns for b in last]))
             self._blocks[-_JOINED:] = [joined]
 
-    def arrays(self) -> Arrays:
-        """Return all columns, joined; cheap when nothing was added since the last time."""
-        with self._lock:
-            if not self._blocks:
-                return empty_block()
-            if len(self._blocks) > 1:
-                joined = _join([each.columns for each in self._blocks])
-                self._blocks = [_Block(0, len(self), _WHOLE, joined)]
-            return self._blocks[0].columns
+    def _make_room(self, new: Block) -> bool:
+        """Move the oldest rows to disk until these fit; tell whether they may be taken in."""
+        if self.budget is None:
+            return True
+        portion = min(_CHUNK, self.budget // 4)
+        if self._refused is not None and not self._refused.worth_a_try(portion):
+            return False
+        held = [each for each in self._blocks if isinstance(each, Block)]
+        excess = sum(each.bytes for each in held) + new.bytes - self.budget
+        while held and excess > 0:
+            taken = [held.pop(0)]
+            while held and sum(each.bytes for each in taken) < portion:
+                taken.append(held.pop(0))
+            self._spill(taken, self.budget)
+            excess -= sum(each.bytes for each in taken)
+        return True
 
-    def tail(self, first: int) -> Arrays:
-        """Return the columns from row `first` on, such as an earlier `len(columns)`."""
-        with self._lock:
-            if not 0 <= first <= len(self):
-                raise IndexError(first)
-            blocks = [each.since(first) for each in self._blocks if each.end > first]
-        return _join(blocks) if blocks else empty_block()
+    def _spill(self, taken: list[Block], budget: int) -> None:
+        """Write the oldest blocks in memory into one file, which takes their place."""
+        if self._folder is None:
+            self._folder = Folder()
+            self.notices.append(
+                f"At step {taken[-1].columns['step'].max()} the records filled "
+                f"memory={spelled(budget)}. From then on the oldest were moved to "
+                f"`{self._folder.path}`, which is removed with the run; `run.save(path)` keeps all."
+            )
+        part = self._folder.write(taken[0].first, join([each.columns for each in taken]))
+        start = sum(isinstance(each, Part) for each in self._blocks)
+        self._blocks[start : start + len(taken)] = [part]
+
+    def _refuse(self, error: Exception) -> str:
+        """Take no rows in from now on; return a text if that is news."""
+        if self._refused is not None:
+            return ""
+        self._refused = _Refused(self.notices, self.budget or 0, error)
+        return "news"
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def chunks(self, first: int = 0, names: Sequence[str] = ALL) -> Iterator[tuple[int, Arrays]]:
+        """Yield the columns from row `first` on, piece by piece, each with its first row.
+
+        What is there now is yielded, even if more is added meanwhile. No more than one piece is in
+        memory at a time, besides what is there anyway. Pieces end where a drain ended.
+        """
+        return _pieces([each for each in self._held() if each.end > first], first, names)
+
+    def tail(self, first: int, names: Sequence[str] = ALL) -> Arrays:
+        """Return the columns from row `first` on, in one piece."""
+        if not 0 <= first <= len(self):
+            raise IndexError(first)
+        held = [each for each in self._held() if each.end > first]
+        found = [each.pick(each.since(first), names) for each in held]
+        return join(found) if found else _nothing(names)
+
+    def arrays(self) -> Arrays:
+        """Return all columns, in memory, in one piece."""
+        return self.tail(0)
+
+    def where(self, tests: Sequence[Test], names: Sequence[str]) -> tuple[Rows, Arrays]:
+        """Return the numbers of the rows that pass all tests, and these columns of them.
+
+        Of what is on disk only the columns of the tests are read, and of the rows that pass only
+        the row groups in which they are.
+        """
+        rows, found = [], []
+        for each in self._held():
+            passed = _passed(each, tests)
+            if len(passed):
+                rows.append(passed + each.first)
+                found.append(each.pick(passed, names))
+        return (np.concatenate(rows), join(found)) if rows else (_NONE, _nothing(names))
+
+    def take(self, rows: Any, names: Sequence[str]) -> Arrays:
+        """Return these columns of some rows, whose numbers must rise."""
+        wanted, found = np.asarray(rows, np.intp), []
+        for each in self._held():
+            low, high = np.searchsorted(wanted, (each.first, each.end))
+            if low < high:
+                found.append(each.pick(wanted[low:high] - each.first, names))
+        return join(found) if found else _nothing(names)
+
+    def highest(self, name: str) -> int:
+        """Return the largest value of a column, -1 without rows."""
+        return max((int(each[name].max()) for _, each in self.chunks(names=(name,))), default=-1)
+
+    def histograms(self, rows: Any) -> list[Histogram | None]:
+        """Return the histogram of each of some records, whose numbers must rise."""
+        found = self.take(rows, (*HISTOGRAM, "numel", *COUNTS))
+        ends = np.cumsum(found["hist_size"].astype(np.int64))
+        return [
+            _histogram({n: found[n][row] for n in ("numel", *COUNTS)}, found, slice(*cut))
+            for row, cut in enumerate(zip(ends - found["hist_size"], ends, strict=True))
+        ]
 
     def histogram(self, row: int) -> Histogram | None:
         """Return the histogram of one record, None if it has none."""
-        whole = self.arrays()
-        if self._starts is None or len(self._starts) != len(whole["step"]) + 1:
-            sizes = whole["hist_size"].astype(np.int64)
-            self._starts = np.concatenate([[0], np.cumsum(sizes)])
-        counts = {name: int(whole[name][row]) for name in COUNTS}
-        if counts["zero_count"] == ABSENT:
-            return None
-        cut = slice(self._starts[row], self._starts[row + 1])
-        found = Histogram(
-            whole["hist_bins"][cut].astype(np.int64),
-            whole["hist_counts"][cut].astype(np.int64),
-            counts["zero_count"],
-            counts["nan_count"],
-            counts["posinf_count"],
-            counts["neginf_count"],
-        )
-        there = len(found.bins) or found.total == whole["numel"][row]
-        return found if there else None  # under a loss scale bins cannot always be kept
+        return self.histograms([row])[0]
+
+    def _held(self) -> list[Block | Part]:
+        with self._lock:
+            return list(self._blocks)
+
+
+_NONE: Final[Rows] = np.empty(0, np.intp)
+
+
+def _nothing(names: Sequence[str]) -> Arrays:
+    empty = empty_block()
+    return {name: empty[name] for name in names}
+
+
+def _pieces(
+    held: list[Block | Part], first: int, names: Sequence[str]
+) -> Iterator[tuple[int, Arrays]]:
+    waiting: list[Block] = []
+    for each in held:
+        if isinstance(each, Part):
+            yield max(first, each.first), each.pick(each.since(first), names)
+            continue
+        if waiting and sum(block.bytes for block in waiting) + each.bytes > _CHUNK:
+            yield _piece(waiting, first, names)
+            waiting = []
+        waiting.append(each)
+    if waiting:
+        yield _piece(waiting, first, names)
+
+
+def _piece(blocks: list[Block], first: int, names: Sequence[str]) -> tuple[int, Arrays]:
+    rows = [each.pick(each.since(first), names) for each in blocks]
+    return max(first, blocks[0].first), join(rows)
+
+
+def _passed(held: Block | Part, tests: Sequence[Test]) -> Rows:
+    """Return the rows that pass, counted from the first one of the block."""
+    if not tests:
+        return np.arange(held.end - held.first)
+    if not all(held.may_pass(*test) for test in tests):
+        return _NONE
+    columns = held.read([*dict.fromkeys(test.column for test in tests)])
+    passed = np.ones(held.end - held.first, np.bool_)
+    for test in tests:
+        passed &= test.passes(columns[test.column])
+    return np.flatnonzero(passed)
+
+
+def _histogram(numbers: dict[str, Any], columns: Arrays, cut: slice) -> Histogram | None:
+    counts = {name: int(numbers[name]) for name in COUNTS}
+    if counts["zero_count"] == ABSENT:
+        return None
+    found = Histogram(
+        columns["hist_bins"][cut].astype(np.int64),
+        columns["hist_counts"][cut].astype(np.int64),
+        counts["zero_count"],
+        counts["nan_count"],
+        counts["posinf_count"],
+        counts["neginf_count"],
+    )
+    there = len(found.bins) or found.total == numbers["numel"]
+    return found if there else None  # under a loss scale bins cannot always be kept

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import operator
 import os
-import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,13 +20,17 @@ import pyarrow.parquet as pq
 
 from probe_nb.errors import RunFormatError
 from probe_nb.exponents import BINS
-from probe_nb.store.columns import HISTOGRAM, Columns
-from probe_nb.store.table import ABSENT, DTYPES, Arrays, Tables, to_frame
+from probe_nb.store.blocks import ALL, GROUP, RAGGED, empty_block, whole
+from probe_nb.store.columns import Columns
+from probe_nb.store.table import ABSENT, COLUMNS, DTYPES, OF_SITE, Arrays, Tables, to_frame
 from probe_nb.terms import DIRECTIONS, ROLES, STATUSES, RunInfo, Site
 
 FORMAT: Final = "probe_nb run"
 VERSION: Final = 1
 _KEY: Final = b"probe_nb"
+_TEXT: Final = (*OF_SITE, "dtype", "shape", "device", "checksum", "status")
+"""What repeats; of numbers a dictionary costs twice the time and saves nothing."""
+
 _TYPES: Final[dict[str, Any]] = {
     "name": str,
     "created": str,
@@ -42,7 +46,6 @@ _TYPES: Final[dict[str, Any]] = {
     "unobserved": list,
     "shared": dict,
 }
-_TEXT: Final = ("model", "module", "type", "api", "direction", "role", "leaf")
 
 
 def save(path: str | os.PathLike[str], columns: Columns, info: RunInfo) -> Path:
@@ -51,32 +54,30 @@ def save(path: str | os.PathLike[str], columns: Columns, info: RunInfo) -> Path:
     if target.is_dir():
         raise IsADirectoryError(f"`{target}` is a folder; give the path of a file to write.")
     target.parent.mkdir(parents=True, exist_ok=True)
-    table = _table(columns, info)
-    aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-    try:
-        with aside.open("xb") as file:
-            pq.write_table(table, file, compression="zstd", write_page_checksum=True)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(target)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
+    about = {"format": FORMAT, "version": VERSION, "info": info.as_dict()}
+    metadata = {_KEY: json.dumps(about, allow_nan=False).encode()}
+    pieces = columns.chunks()
+    tables = columns.tables.copy()  # after the pieces: it knows all of their codes
+    schema = _table(empty_block(), tables).schema.with_metadata(metadata)
+    options = {"compression": "zstd", "use_dictionary": _TEXT, "write_page_checksum": True}
+    with whole(target) as file, pq.ParquetWriter(file, schema, **options) as writer:
+        for _, arrays in pieces:
+            writer.write_table(_table(arrays, tables), row_group_size=GROUP)
     return target
 
 
-def _table(columns: Columns, info: RunInfo) -> pa.Table:
-    arrays = columns.arrays()
-    frame = to_frame(arrays, columns.tables)
-    frame["shape"] = [json.dumps(shape) for shape in frame["shape"]]
-    frame["shape"] = frame["shape"].astype("category")
-    table = pa.Table.from_pandas(frame, preserve_index=False)
-    offsets = np.concatenate([[0], np.cumsum(arrays["hist_size"].astype(np.int64))])
-    for name in ("hist_bins", "hist_counts"):
-        ragged = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(arrays[name]))
-        table = table.append_column(name, ragged)
-    about = {"format": FORMAT, "version": VERSION, "info": info.as_dict()}
-    return table.replace_schema_metadata({_KEY: json.dumps(about, allow_nan=False).encode()})
+def _table(arrays: Arrays, tables: Tables) -> pa.Table:
+    """Return rows with their texts spelled out; equal tables give equal types."""
+    names = [name for name in COLUMNS if name != "shape"]
+    table = pa.Table.from_pandas(to_frame(arrays, tables, names=names), preserve_index=False)
+    shapes = [json.dumps(shape) for shape in tables.shapes.values]
+    shape = pa.DictionaryArray.from_arrays(pa.array(arrays["shape"]), pa.array(shapes, pa.string()))
+    table = table.add_column(COLUMNS.index("shape"), "shape", shape)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(arrays["hist_size"].astype(np.int64))]))
+    for name in RAGGED:
+        values = arrays[name].astype({"hist_counts": np.int64}.get(name, arrays[name].dtype))
+        table = table.append_column(name, pa.LargeListArray.from_arrays(offsets, pa.array(values)))
+    return table.replace_schema_metadata()
 
 
 _DAMAGE: Final = (
@@ -90,22 +91,37 @@ _DAMAGE: Final = (
 )
 
 
-def load(path: str | os.PathLike[str]) -> tuple[Columns, RunInfo]:
-    """Read what `save` wrote.
+def load(path: str | os.PathLike[str], budget: int | None = None) -> tuple[Columns, RunInfo]:
+    """Read what `save` wrote; what exceeds `budget` bytes of memory stays on disk.
 
     Raises:
         FileNotFoundError: Nothing is at `path`.
         RunFormatError: The file is not a run, is damaged, or is of a newer version.
+        OSError: More than the budget has to go to disk, and cannot.
     """
     source = Path(path).expanduser()
     if not source.exists():
         raise FileNotFoundError(f"There is no file `{source}`.")
     about = _about(source)
+    columns, rows = Columns(budget=budget), 0
     try:
-        table = pq.read_table(source, page_checksum_verification=True)
-        return _columns(table), _info(about["info"])
+        for table in _groups(source):
+            rows += table.num_rows
+            columns.append(_block(table, columns.tables))
+        info = _info(about["info"])
     except _DAMAGE as error:
         raise RunFormatError(f"Cannot read the run `{source}`: it is damaged ({error}).") from error
+    if len(columns) < rows:
+        raise OSError(f"Cannot read the run `{source}`: {columns.notices[-1]}")
+    return columns, info
+
+
+def _groups(source: Path) -> Iterator[pa.Table]:
+    with pq.ParquetFile(source, page_checksum_verification=True) as file:
+        if not file.num_row_groups:
+            yield file.read()
+        for number in range(file.num_row_groups):
+            yield file.read_row_group(number)
 
 
 def _info(found: Any) -> RunInfo:
@@ -145,8 +161,8 @@ def _about(source: Path) -> dict[str, Any]:
     return about
 
 
-def _columns(table: pa.Table) -> Columns:
-    tables = Tables()
+def _block(table: pa.Table, tables: Tables) -> Arrays:
+    """Return the rows of a piece with their texts as codes in `tables`."""
     block: Arrays = {"site": _sites(table, tables)}
     for name, interned in (("dtype", tables.dtypes), ("device", tables.devices)):
         codes, labels = _text(table, name)
@@ -163,15 +179,13 @@ def _columns(table: pa.Table) -> Columns:
         if name not in block:
             block[name] = _numbers(table, name)
     block |= _histograms(table)
-    columns = Columns(tables)
     block = {n: v.astype(DTYPES[n], copy=False) if n in DTYPES else v for n, v in block.items()}
-    columns.append({name: block[name] for name in (*DTYPES, *HISTOGRAM)})
-    return columns
+    return {name: block[name] for name in ALL}
 
 
 def _sites(table: pa.Table, tables: Tables) -> np.ndarray:
     """Return the site code of each row; only the combinations that occur are looked at."""
-    parts = [_text(table, name) for name in _TEXT]
+    parts = [_text(table, name) for name in OF_SITE]
     key = np.zeros(table.num_rows, np.int64)
     for codes, labels in parts:  # one mixed number per row
         key = np.unique(key * max(len(labels), 1) + codes, return_inverse=True)[1]

@@ -1,16 +1,18 @@
-"""How rows of a frame are chosen by words and numbers, and joined over a step."""
+"""How rows are chosen by words and numbers, and joined over a step."""
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 
 from probe_nb.errors import SelectionError, closest
-from probe_nb.terms import COUNTS, shown
+from probe_nb.store.columns import Columns, Test
+from probe_nb.store.table import FIXED, OF_SITE
+from probe_nb.terms import COUNTS, STATUSES, shown
 
 _NAMES: Final = (
     *("step", "micro_step", "rank", "call", "model", "module", "type", "direction"),
@@ -19,9 +21,9 @@ _NAMES: Final = (
 """The columns that rows can be chosen by."""
 
 
-def chosen(frame: pd.DataFrame, filters: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the rows of `run.df` that pass every filter, as `Run.frame` says."""
-    keep = np.ones(len(frame), dtype=bool)
+def tests(filters: Mapping[str, Any], columns: Columns) -> list[Test]:
+    """Return what the codes in the columns must pass, as `Run.frame` says."""
+    found = []
     for name, wanted in filters.items():
         if name not in _NAMES:
             raise SelectionError(
@@ -29,18 +31,28 @@ def chosen(frame: pd.DataFrame, filters: Mapping[str, Any]) -> pd.DataFrame:
             )
         if wanted is None:
             continue
-        column = frame[name]
-        if isinstance(column.dtype, pd.CategoricalDtype):
-            keep &= column.isin(_matching(name, wanted, list(column.cat.categories)))
+        if name == "status":
+            hits = _matching(name, wanted, STATUSES)
+            found.append(_among("status", [STATUSES.index(status) for status in hits]))
+        elif name in OF_SITE:
+            words = [getattr(site, name) for site in columns.tables.sites.values]
+            known = FIXED.get(name) or tuple(dict.fromkeys(words))
+            hits = _matching(name, wanted, known)
+            found.append(_among("site", [code for code, word in enumerate(words) if word in hits]))
         else:
-            keep &= _chosen_numbers(column, wanted)
-    return frame[keep]
+            found.append(Test(name, _number_test(name, wanted, columns)))
+    return found
 
 
-def _matching(name: str, wanted: str | Sequence[str], known: list[str]) -> list[str]:
+def _among(column: str, codes: Sequence[int]) -> Test:
+    """Return a test that only these codes pass; a code that is younger than the test does not."""
+    return Test(column, lambda values: np.isin(values, np.array(codes, values.dtype)))
+
+
+def _matching(name: str, wanted: str | Sequence[str], known: Sequence[str]) -> set[str]:
     """Return the known values that the patterns match; each pattern must match something."""
     patterns = [wanted] if isinstance(wanted, str) else list(wanted)
-    found: list[str] = []
+    found: set[str] = set()
     for pattern in patterns:
         exact = "" if name == "module" and pattern == shown("") else pattern
         hits = [exact] if exact in known else fnmatch.filter(known, exact)
@@ -49,23 +61,26 @@ def _matching(name: str, wanted: str | Sequence[str], known: list[str]) -> list[
                 f"No {name} matches `{pattern}`.{closest(exact, known)} "
                 f"This run has {len(known)} of them."
             )
-        found += hits
+        found.update(hits)
     return found
 
 
-def _chosen_numbers(column: pd.Series, wanted: Any) -> Any:
-    """Tell which numbers are the wanted one, or among several, in a range or in a slice."""
-    values = column.to_numpy(dtype=np.int64, na_value=-1)
-    there = values >= 0
+def _number_test(name: str, wanted: Any, columns: Columns) -> Callable[[Any], Any]:
+    """Return a test for the wanted number, or one among several, in a range or in a slice."""
     if isinstance(wanted, slice):
-        wanted = range(*wanted.indices(int(values.max(initial=-1)) + 1))
+        wanted = range(*wanted.indices(columns.highest(name) + 1))
     if isinstance(wanted, range):
         low, high = sorted((wanted[0], wanted[-1])) if wanted else (0, -1)
-        inside = (values >= low) & (values <= high) & ((values - low) % abs(wanted.step) == 0)
-        return there & inside
-    if isinstance(wanted, (int, np.integer)) or wanted is pd.NA:
-        return there & (values == (-1 if wanted is pd.NA else wanted))
-    return there & np.isin(values, list(wanted))
+        stride = abs(wanted.step)
+        return lambda values: (
+            (values >= max(low, 0))
+            & (values <= high)
+            & ((values.astype(np.int64) - low) % stride == 0)
+        )
+    if isinstance(wanted, (int, np.integer)):
+        return lambda values: (values >= 0) & (values == wanted)
+    several = [] if wanted is pd.NA else [value for value in wanted if value is not pd.NA]
+    return lambda values: (values >= 0) & np.isin(values, several)
 
 
 def joined(rows: pd.DataFrame, stat: str) -> pd.Series:

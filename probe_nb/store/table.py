@@ -8,7 +8,7 @@ interned in `Tables` and a row holds their codes. A statistic that was not compu
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
@@ -43,9 +43,14 @@ DTYPES: Final[dict[str, Any]] = {
     "status": np.int8,
 }
 
+OF_SITE: Final = ("model", "module", "type", "api", "direction", "role", "leaf")
+"""The columns of `run.df` that say where a record was taken."""
+
+FIXED: Final = {"direction": DIRECTIONS, "role": ROLES}
+
 COLUMNS: Final = (
     *("step", "micro_step", "rank", "order", "call", "backward"),
-    *("model", "module", "type", "api", "direction", "role", "leaf"),
+    *OF_SITE,
     *("dtype", "shape", "device", "numel", *STATISTICS, *COUNTS),
     *("training", "recompute", "reused", "requires_grad", "loss_scale", "checksum", "status"),
 )
@@ -90,41 +95,51 @@ class Tables:
         self.devices: Interned[str] = Interned()
         self.checksums: Interned[str] = Interned()
 
+    def copy(self) -> Tables:
+        """Return the tables as they are now; what is added later is not in them."""
+        made = Tables()
+        for name, table in vars(self).items():
+            for value in tuple(table.values):
+                getattr(made, name).code(value)
+        return made
 
-def to_frame(columns: Arrays, tables: Tables) -> pd.DataFrame:
-    """Build the DataFrame of `run.df` from columns and their tables.
+
+def stored(names: Iterable[str]) -> list[str]:
+    """Return the stored columns that columns of the frame are made of."""
+    return [*dict.fromkeys("site" if name in OF_SITE else name for name in names)]
+
+
+def to_frame(
+    columns: Arrays,
+    tables: Tables,
+    *,
+    names: Sequence[str] = COLUMNS,
+    index: NDArray[Any] | None = None,
+) -> pd.DataFrame:
+    """Build the DataFrame of `run.df`, or some of its columns, from columns and their tables.
 
     Text columns are categoricals, numbers are nullable: `pd.NA` is "not there", never NaN.
     """
-    site = columns["site"]
-    text: dict[str, Any] = {
-        name: _category([getattr(s, name) for s in tables.sites.values], site, order)
-        for name, order in (
-            ("model", None),
-            ("module", None),
-            ("type", None),
-            ("api", None),
-            ("direction", DIRECTIONS),
-            ("role", ROLES),
-            ("leaf", None),
-        )
-    }
-    text["dtype"] = _category(tables.dtypes.values, columns["dtype"])
-    text["device"] = _category(tables.devices.values, columns["device"])
-    text["checksum"] = _category(tables.checksums.values, columns["checksum"])
-    text["status"] = _category(list(STATUSES), columns["status"], STATUSES)
-    text["shape"] = _shapes(tables.shapes.values, columns["shape"])
-    data = {name: text.get(name, columns.get(name)) for name in COLUMNS}
-    for name in ("rank", "backward", "numel", *COUNTS):
-        data[name] = _integers(columns[name])
-    for name in (*STATISTICS, "loss_scale"):
-        data[name] = _floats(columns[name])
-    data["training"] = pd.arrays.BooleanArray(columns["training"] == 1, columns["training"] < 0)
-    return pd.DataFrame(data, copy=False)
+    data = {name: _series(name, columns, tables) for name in names}
+    return pd.DataFrame(data, copy=False, index=index)
+
+
+def _series(name: str, columns: Arrays, tables: Tables) -> Any:
+    """Return one column of the frame."""
+    if name in OF_SITE:
+        words = [getattr(site, name) for site in tables.sites.values]
+        return _category(words, columns["site"], FIXED.get(name))
+    if name in ("dtype", "device", "checksum"):
+        return _category(getattr(tables, f"{name}s").values, columns[name])
+    if name == "status":
+        return _category(STATUSES, columns[name], STATUSES)
+    if name == "shape":
+        return _shapes(tables.shapes.values, columns[name])
+    return _NULLABLE.get(name, np.array)(columns[name])  # a copy, whoever holds the columns
 
 
 def _category(
-    labels: list[str], codes: NDArray[Any], order: tuple[str, ...] | None = None
+    labels: Sequence[str], codes: NDArray[Any], order: tuple[str, ...] | None = None
 ) -> pd.Categorical:
     """Map codes through labels that may repeat to a categorical whose categories do not."""
     categories = list(order) if order else list(dict.fromkeys(labels))
@@ -149,3 +164,14 @@ def _integers(values: NDArray[Any]) -> pd.arrays.IntegerArray:
 def _floats(values: NDArray[np.float64]) -> pd.arrays.FloatingArray:
     absent = np.isnan(values)
     return pd.arrays.FloatingArray(np.where(absent, 1.0, values), absent)
+
+
+def _booleans(values: NDArray[Any]) -> pd.arrays.BooleanArray:
+    return pd.arrays.BooleanArray(values == 1, values < 0)
+
+
+_NULLABLE: Final[dict[str, Callable[[NDArray[Any]], Any]]] = {
+    **dict.fromkeys(("rank", "backward", "numel", *COUNTS), _integers),
+    **dict.fromkeys((*STATISTICS, "loss_scale"), _floats),
+    "training": _booleans,
+}

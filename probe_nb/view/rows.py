@@ -118,8 +118,8 @@ def _values(builder: FrameBuilder, site: int) -> dict[str, Any]:
     names = (*_NAMES, "dtype", "shape")
     if row in (-1, tally.latest["row"][site]):
         return {name: tally.latest[name][site] for name in (*names, "row")}
-    whole = tally.columns.arrays()
-    return {"row": row, **{name: whole[name][row] for name in names}}
+    found = tally.columns.take([row], names)
+    return {"row": row, **{name: found[name][0] for name in names}}
 
 
 def _fed_to_culprit(builder: FrameBuilder, site: int) -> int:
@@ -130,7 +130,7 @@ def _fed_to_culprit(builder: FrameBuilder, site: int) -> int:
         return -1
     role = tally.columns.tables.sites.values[site].role
     rows = same_call(tally, first, role)
-    rows = rows[tally.columns.arrays()["site"][rows] == site]
+    rows = rows[tally.columns.take(rows, ("site",))["site"] == site]
     return int(rows[-1]) if len(rows) else -1
 
 

@@ -118,6 +118,7 @@ def test_a_config_is_frozen_and_can_be_written_as_json():
         "token_range": None,
         "compiled": "stay",
         "recompute": False,
+        "memory": 2**30,
         "name": "mine",
     }
 

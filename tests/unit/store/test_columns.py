@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import numpy as np
 import pytest
 
 from probe_nb.exponents import Histogram
 from probe_nb.store.columns import Columns
-from probe_nb.store.table import DTYPES, to_frame
+from probe_nb.store.table import DTYPES
 from tests import records
 
 RAGGED = ("hist_bins", "hist_counts")
@@ -144,19 +143,3 @@ def test_rows_appended_while_others_read_are_never_torn():
     reader.join()
     assert not faults
     assert columns.arrays()["step"].tolist() == list(range(200))
-
-
-def test_a_million_records_make_a_frame(capsys):
-    columns = filled(1)
-    one = columns.arrays()
-    n = 10**6
-    block = {name: np.repeat(values, n) for name, values in one.items() if name not in RAGGED}
-    block |= {"hist_bins": one["hist_bins"][:0], "hist_counts": one["hist_counts"][:0]}
-    many = Columns(columns.tables)
-    many.append(block)
-    start = time.perf_counter()
-    frame = to_frame(many.arrays(), many.tables)
-    seconds = time.perf_counter() - start
-    assert len(frame) == n
-    with capsys.disabled():
-        print(f"\na frame of a million records: {seconds:.2f} s")  # noqa: T201 - a figure, no bar

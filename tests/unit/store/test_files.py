@@ -158,11 +158,13 @@ def test_an_interrupted_write_leaves_the_old_file_whole_and_nothing_else(
 
 
 def test_a_write_that_fails_half_way_leaves_no_file(trained, tmp_path, monkeypatch):
-    def stops(table, where, **options):
-        where.write(b"half")
+    write = pq.ParquetWriter.write_table
+
+    def stops(writer, table, **options):
+        write(writer, table, **options)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(pq, "write_table", stops)
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", stops)
     with pytest.raises(OSError, match="No space left"):
         trained.save(tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
