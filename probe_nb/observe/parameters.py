@@ -130,7 +130,7 @@ class Parameters:
         number = call.backward(task, when.backward)
         self._sink.tensor(call, ("param_grad", name), g, number)
         module = watched.module()
-        p = None if module is None else own_parameters(module).get(name)
+        p = None if module is None else module._parameters.get(name)
         if p is not None and id(p) == parameter and p.is_leaf:
             before, mine = State.of(p.grad), State.of(g)
             added = Added(call, number, name, parameter, before, mine, self._alone(p))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -84,6 +84,8 @@ def owned(everything: Iterable[Watched], *, selected: bool = True) -> Iterator[O
     alive = [(w, m) for w in everything if (m := w.module()) is not None]
     kept: dict[int, dict[str, _Facts]] = {}
     for watched, module in alive:
+        if watched.shell is None and not hasattr(type(module), "_get_fsdp_state"):
+            continue
         with contextlib.suppress(AttributeError, TypeError, ValueError):  # names private to torch
             for at, name, facts in _kept(watched, module):
                 kept.setdefault(id(at), {})[name] = facts
@@ -98,9 +100,8 @@ def owned(everything: Iterable[Watched], *, selected: bool = True) -> Iterator[O
 
 
 def _kept(watched: Watched, module: nn.Module) -> Iterator[tuple[nn.Module, str, _Facts]]:
-    state = getattr(module, "_get_fsdp_state", None)
-    if state is not None:
-        yield from _fsdp2(state())
+    if hasattr(type(module), "_get_fsdp_state"):
+        yield from _fsdp2(cast("Any", module)._get_fsdp_state())
     shell = None if watched.shell is None else watched.shell()
     kind = type(shell).__name__
     if kind == "FullyShardedDataParallel":
