@@ -48,7 +48,6 @@ class Watched:
     unrepeated: list[Call] = field(default_factory=list)
     """Calls of this step inside a custom Function, which its backward may still repeat."""
     calls: int = 0
-    recomputed: int = 0
     called: bool = False
     seen: bool = False
     silenced: bool = False
@@ -90,7 +89,7 @@ class Watched:
 
     def begin_step(self) -> None:
         """Count calls from 0 again."""
-        self.calls = self.recomputed = 0
+        self.calls = 0
 
     def parameters_call(self, when: When) -> Call:
         """Return the call that parameters and their gradients are written down under."""
