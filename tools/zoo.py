@@ -43,9 +43,6 @@ counters, warnings and exceptions are the same with and without the watch, to th
 3. each statistic, count and histogram of inputs, outputs, parameters and their gradients equals \
 what numpy computes in float64;
 4. each module that was called has rows, or a reason in `run.coverage()`; no row failed.
-
-Not compared: the version counter of a gradient that several nodes add to. Once a hook has looked \
-at its storage, autograd adds to it out of place: the same bits, a lower count.
 """
 
 

@@ -61,9 +61,7 @@ def trained(specimen: Specimen, around: Around) -> Trace:
     def after(book: dict[str, object]) -> None:
         _note(book, "input", given)
         for place, t in enumerate(given):
-            book[f"gradient of input {place}"] = (
-                bits(t.grad) if t.is_leaf and t.grad is not None else None
-            )
+            _note_gradient(book, f"input {place}", t.grad if t.is_leaf else None)
 
     return _traced(model, around, use, after)
 
@@ -101,7 +99,7 @@ def _traced(model: nn.Module, around: Around, use: Callable, after: Callable) ->
     book["error"] = None if error is None else (type(error), str(error))
     after(book)
     for name, p in model.named_parameters():
-        book[f"gradient of {name}"] = None if p.grad is None else bits(p.grad)
+        _note_gradient(book, name, p.grad)
         book[f"hooks on {name}"] = len(p._backward_hooks or ())
     for kind, named in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
         for name, t in named:
@@ -189,6 +187,11 @@ def _note(book: dict[str, object], name: str, value: Any) -> None:
     for place, t in enumerate(_deep(value, set())):
         book[f"{name} {place}"] = bits(t)
         book[f"version of {name} {place}"] = None if t.is_inference() else t._version
+
+
+def _note_gradient(book: dict[str, object], name: str, g: Tensor | None) -> None:
+    book[f"gradient of {name}"] = None if g is None else bits(g)
+    book[f"version of gradient of {name}"] = None if g is None else g._version
 
 
 # -- tensors -----------------------------------------------------------------------------------
