@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from probe_nb.observe.aside import aside
 from probe_nb.observe.calls import Call
 from probe_nb.observe.compiled import beside
+from probe_nb.observe.select import own_parameter
 from probe_nb.observe.shards import Owned, held
 from probe_nb.observe.sink import Sink
 from probe_nb.observe.tasks import Tasks
@@ -141,7 +142,7 @@ class Accumulated:
         watched = added.call.watched
         try:
             module = watched.module()
-            p = None if module is None else module._parameters.get(added.name)
+            p = None if module is None else own_parameter(module, added.name)
             grad = p.grad if p is not None and id(p) == added.parameter else None
             if grad is not None and not added.still(grad):
                 where = f"{added.name}.grad"

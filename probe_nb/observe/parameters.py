@@ -15,7 +15,7 @@ from probe_nb.observe.accumulated import Accumulated, Added, State
 from probe_nb.observe.aside import aside
 from probe_nb.observe.calls import Clock
 from probe_nb.observe.compiled import beside
-from probe_nb.observe.select import Watched, own_parameters
+from probe_nb.observe.select import Watched, own_parameter, own_parameters
 from probe_nb.observe.shards import Owned, owned
 from probe_nb.observe.shares import Hook
 from probe_nb.observe.sink import Facts, Sink
@@ -130,7 +130,7 @@ class Parameters:
         number = call.backward(task, when.backward)
         self._sink.tensor(call, ("param_grad", name), g, number)
         module = watched.module()
-        p = None if module is None else module._parameters.get(name)
+        p = None if module is None else own_parameter(module, name)
         if p is not None and id(p) == parameter and p.is_leaf:
             before, mine = State.of(p.grad), State.of(g)
             added = Added(call, number, name, parameter, before, mine, self._alone(p))

@@ -109,6 +109,12 @@ def own_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in module._parameters.items() if p is not None}
 
 
+def own_parameter(module: nn.Module, name: str) -> nn.Parameter | None:
+    """Return one parameter of a module itself, None if there is none of this name."""
+    parameters = module._parameters
+    return parameters[name] if name in parameters else None  # noqa: SIM401  # scripted: no `get`
+
+
 def as_models(model: Any, named: Mapping[str, Any]) -> dict[str, nn.Module]:
     """Give every model a name: the keyword, the key, the place in the list, or `model`.
 
