@@ -88,6 +88,8 @@ class Clock:
     by_hand: bool = False
     due: bool = False
     begun: bool = False
+    rooted: bool = False
+    """A root has run in this step, or what stands for it."""
 
     def __post_init__(self) -> None:
         """Stand before the first step."""
@@ -110,17 +112,22 @@ class Clock:
             self.optimizer_stepped()
         return self.due
 
-    def root_forward(self, *, token: bool = True) -> bool:
-        """Take note of a root forward; True if it begins a step.
+    def root_forward(self, *, root: bool = True, again: bool = False) -> bool:
+        """Take note of a forward that nothing watched runs around; True if it begins a step.
 
-        `token` is False for a part that runs before its root, such as the encoder in `generate`.
+        Args:
+            root: It is that of a root. Another is of a part that runs before its root, such as
+                the encoder in `generate`: the root forward that follows belongs to its step.
+            again: It is of such a part and ran in this step before: it stands for a root.
         """
-        if self.begun and self._over():
+        joins = root and self.begun and not self.rooted
+        if self.begun and not joins and self._over():
             self.next_step()
-        self.token += token
+        self.token += root or again
+        self.rooted |= root or again
         self._choose()
         begins, self.begun = not self.begun, True
-        self.micro_step += 1
+        self.micro_step += not joins
         return begins
 
     def _choose(self) -> None:
@@ -153,7 +160,7 @@ class Clock:
         """Move on to the next step; its first root forward is still to come."""
         self.ended()
         self.step += 1
-        self.micro_step, self.begun, self.due = -1, False, False
+        self.micro_step, self.begun, self.due, self.rooted = -1, False, False, False
         self._choose()
 
 

@@ -218,7 +218,7 @@ class ModuleHooks:
         again = watched.calls > 0 and not clock.expects_training and watched.home is None
         counts = clock.is_due() or watched.is_root or not clock.begun or again
         if counts:
-            begins = clock.root_forward(token=watched.is_root or again)
+            begins = clock.root_forward(root=watched.is_root, again=again)
             (self._begins if begins else self._goes_on)()
 
     def _call(self, watched: Watched, module: nn.Module, frame: FrameType, place: Place) -> Call:

@@ -138,7 +138,26 @@ def test_a_part_that_runs_before_the_first_token_belongs_to_it():
         for token in range(3):
             model(torch.tensor([float(token)]))
     assert fed(run, "encoder") == [(0, 7.0)]
-    assert [value for _, value in fed(run)] == [0.0]
+    assert fed(run) == [(0, 0.0)]
+
+
+def test_n_tokens_are_n_steps_also_where_an_encoder_runs_first():
+    model = Line()
+    with torch.no_grad(), probe.watch(model, live=False) as run:
+        model.encoder(torch.tensor([7.0]))
+        for token in range(3):
+            model(torch.tensor([float(token)]))
+    assert fed(run, "encoder") == [(0, 7.0)]
+    assert fed(run) == [(0, 0.0), (1, 1.0), (2, 2.0)]
+    assert set(run.df["micro_step"]) == {0}
+
+
+def test_a_part_that_is_called_alone_is_a_step_each_time():
+    model = Line()
+    with torch.no_grad(), probe.watch(model, live=False) as run:
+        for n in range(3):
+            model.encoder(torch.tensor([float(n)]))
+    assert fed(run, "encoder") == [(0, 0.0), (1, 1.0), (2, 2.0)]
 
 
 def test_in_training_the_forwards_of_the_range_have_their_gradients():
