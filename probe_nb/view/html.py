@@ -15,7 +15,7 @@ from typing import Final
 
 from probe_nb.analysis.missed import missed, missed_of
 from probe_nb.analysis.words import plural, steps_of
-from probe_nb.terms import ROOT_LABEL, printable
+from probe_nb.terms import ROOT_LABEL, RunInfo, printable
 from probe_nb.view.frame import FrameBuilder, title
 from probe_nb.view.rows import ABSENT, Row, rows_of, worst_first
 
@@ -26,6 +26,17 @@ _UNSEEN: Final = 5
 """Modules without a record that are named."""
 
 SIGNS: Final = {"bad": "✕", "warn": "!", "ok": "✓", "empty": ABSENT}
+
+_VERSIONS: Final = {
+    "torch": "torch",
+    "cuda": "CUDA",
+    "hip": "HIP",
+    "cuda_driver": "driver",
+    "torch_npu": "torch_npu",
+    "cann": "CANN",
+    "npu_driver": "driver",
+}
+"""What numbers depend on, and as what people know it."""
 
 _COLUMNS: Final = (
     ("Finding", "left"),
@@ -65,6 +76,16 @@ def summary_line(builder: FrameBuilder) -> str:
         plural(len(tally.modules), "module"),
         plural(tally.rows, "record"),
         info.ended,
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def made_with(info: RunInfo) -> str:
+    """Return on which devices a run was made and with which versions, as plain text."""
+    first, others = "".join(info.devices[:1]), len(info.devices) - 1
+    parts = [f"{first} and {plural(others, 'more device')}" if others > 0 else first]
+    parts += [
+        f"{word} {info.versions[key]}" for key, word in _VERSIONS.items() if key in info.versions
     ]
     return " · ".join(part for part in parts if part)
 
@@ -119,9 +140,9 @@ def _together(text: str) -> str:
 
 
 def _remarks(builder: FrameBuilder) -> list[str]:
-    """Return what else must be said: the run in one line, notices, modules that were not seen."""
+    """Return what else must be said: the run in two lines, notices, modules that were not seen."""
     info = builder.info
-    lines = [_div(summary_line(builder))]
+    lines = [_div(summary_line(builder)), _div(made_with(info))]
     lines += [_div(f"! {notice}") for notice in info.notices[:ROWS]]
     found = missed(info)
     if found:

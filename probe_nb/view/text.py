@@ -9,7 +9,7 @@ from probe_nb.analysis.missed import missed_of
 from probe_nb.analysis.words import plural
 from probe_nb.terms import printable
 from probe_nb.view.frame import FrameBuilder
-from probe_nb.view.html import SIGNS, summary_line
+from probe_nb.view.html import SIGNS, made_with, summary_line
 from probe_nb.view.rows import rows_of, worst_first
 
 if TYPE_CHECKING:
@@ -36,8 +36,9 @@ def lines_of(builder: FrameBuilder) -> str:
     lines = _wrapped(f"{SIGNS[found.kind]} {found.sentence}", 3)
     lines += _wrapped(found.detail, 3, "  ")
     lines += _wrapped(summary_line(builder), 2, "  ")
-    lines += _table(builder)
     info = builder.info
+    lines += _wrapped(made_with(info), 2, "  ")
+    lines += _table(builder)
     for notice in info.notices[:2]:
         lines += _wrapped(f"! {notice}", 2)
     missing = missed_of(builder.tally, info)

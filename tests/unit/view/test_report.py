@@ -18,6 +18,21 @@ from tests.unit.view.test_frame import decode, strict
 NAN, INF = np.nan, np.inf
 HOSTILE = ["x<b>bold</b>", "</script><script>alert(1)</script>", "слой", '"quoted"&amp;']
 
+MADE_WITH = [
+    (["cpu"], {"torch": "2.13.0+cpu"}, "cpu · torch 2.13.0+cpu"),
+    (
+        [f"cuda:{n} NVIDIA <H200>" for n in range(8)],
+        {"cuda_driver": "570.86.15", "torch": "2.13.0", "cuda": "12.8"},
+        "cuda:0 NVIDIA <H200> and 7 more devices · torch 2.13.0 · CUDA 12.8 · driver 570.86.15",
+    ),
+    (
+        ["npu:0 Ascend910B3", "npu:1 Ascend910B3"],
+        {"torch": "2.13.0", "torch_npu": "2.13.0", "cann": "8.5.0", "npu_driver": "1"},
+        "npu:0 Ascend910B3 and 1 more device · torch 2.13.0 · torch_npu 2.13.0 · CANN 8.5.0 · driver 1",
+    ),
+    (["cpu"], {}, "cpu"),
+]
+
 
 class Reader(HTMLParser):
     """Reads the text of tags and the cells of the table, as a browser without scripts would."""
@@ -94,6 +109,13 @@ class TestTable:
     def test_small_numbers_are_not_rounded_to_zero(self):
         cells = Reader(static(Book().add("a", [1e-30, -3e-9]).run())).rows[1]
         assert cells[8:10] == ["-3e-09", "1e-30"]
+
+    @pytest.mark.parametrize(("devices", "versions", "expected"), MADE_WITH)
+    def test_one_line_says_on_what_a_run_was_made(self, devices, versions, expected):
+        about = info(devices=devices, versions=versions | {"python": "3.11.7"})
+        run = Book(info=about).add("a", [1.0]).run()
+        assert expected in Reader(static(run)).words
+        assert f"  {expected}" in text.summary(run).splitlines()
 
     def test_absent_is_not_nan_and_not_zero(self):
         cells = Reader(static(Book().add("a", [1.0], status="skipped_budget").run())).rows[1]
