@@ -19,7 +19,7 @@ from probe_nb.exponents import Histogram
 from probe_nb.recording import Range, Recording
 from probe_nb.store import files
 from probe_nb.store.columns import Columns
-from probe_nb.store.filters import joined, tests
+from probe_nb.store.filters import joined, parsed
 from probe_nb.store.table import COLUMNS, stored, to_frame
 from probe_nb.terms import COUNTS, ROLES, STATISTICS, RunInfo, shown
 
@@ -158,7 +158,7 @@ class Run:
     def _rows(self, filters: Mapping[str, Any], names: Sequence[str]) -> pd.DataFrame:
         """Return some columns of the rows that pass; of what is on disk no more is read."""
         columns = self.columns
-        rows, found = columns.where(tests(filters, columns), stored(names))
+        rows, found = columns.where(parsed(filters, columns), stored(names))
         return to_frame(found, columns.tables, names=names, index=rows)
 
     def _whole(self) -> pd.DataFrame:

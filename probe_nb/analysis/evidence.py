@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from probe_nb.analysis.firsts import First
 from probe_nb.analysis.tally import Tally
 from probe_nb.analysis.words import module, place, plural
-from probe_nb.store.columns import Test
+from probe_nb.store.columns import Filter
 from probe_nb.terms import COUNTS, ROLES, STATISTICS
 
 _SOURCES: Final = {
@@ -101,7 +101,7 @@ def _backward(tally: Tally, first: First) -> str:
     forward = tally.direction == 0
     if (forward & (bad >= 0) & (bad <= first.step)).any():
         return "the forward was not finite either"
-    sites = Test("site", lambda values: np.isin(values, np.flatnonzero(forward)))
+    sites = Filter("site", lambda values: np.isin(values, np.flatnonzero(forward)))
     if not len(tally.columns.where([_equal("step", first.step), sites], ())[0]):
         return "the forward was not recorded"
     born = "it was born in the backward of what uses this output"
@@ -113,10 +113,10 @@ def same_call(tally: Tally, first: First, role: str) -> NDArray[np.intp]:
     sites = (tally.module == tally.module[first.site]) & (tally.role == ROLES.index(role))
     names = ("rank", "micro_step", "call")
     culprit = tally.columns.take([first.row], names)
-    tests = [_equal("step", first.step), *(_equal(name, culprit[name][0]) for name in names)]
-    tests.append(Test("site", lambda values: np.isin(values, np.flatnonzero(sites))))
-    return tally.columns.where(tests, ())[0]
+    filters = [_equal("step", first.step), *(_equal(name, culprit[name][0]) for name in names)]
+    filters.append(Filter("site", lambda values: np.isin(values, np.flatnonzero(sites))))
+    return tally.columns.where(filters, ())[0]
 
 
-def _equal(column: str, value: Any) -> Test:
-    return Test(column, lambda values: values == value)
+def _equal(column: str, value: Any) -> Filter:
+    return Filter(column, lambda values: values == value)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from probe_nb.reasons import EXPECTED, NUMBERED, REMEDIES
-from probe_nb.store.columns import Columns, Test
+from probe_nb.store.columns import Columns, Filter
 from probe_nb.terms import STATUSES
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def coverage(columns: Columns, info: RunInfo) -> list[dict[str, Any]]:
 def _without_numbers(columns: Columns) -> list[dict[str, Any]]:
     """Count the rows without numbers per module and status, in the order of the sites."""
     lacks = [code for code, status in enumerate(STATUSES) if status not in NUMBERED]
-    without = Test("status", lambda values: np.isin(values, lacks))
+    without = Filter("status", lambda values: np.isin(values, lacks))
     _, there = columns.where([without], ("site", "status"))
     pairs = np.stack([there["site"], there["status"]]).astype(np.int64)
     counts = Counter[tuple[str, str, str, str]]()

@@ -24,7 +24,7 @@ _CHUNK: Final = 2**25
 """Bytes that are written, or read, at one time."""
 
 
-class Test(NamedTuple):
+class Filter(NamedTuple):
     """What a column's value must pass for a row to be chosen."""
 
     column: str
@@ -35,13 +35,13 @@ class _Refused:
     """Rows that were not taken in, one after the other, since a file could not be written."""
 
     def __init__(self, notices: list[str], budget: int, error: Exception) -> None:
-        """Have a notice of its own."""
-        self._notices, self._place = notices, len(notices)
+        """Count nothing yet."""
+        self._notices = notices
+        self._place: int | None = None
         self._why = f"memory={spelled(budget)} is full and no file can be written ({error})"
         self._rows = 0
         self._steps: tuple[int, int] | None = None
         self._bytes = 0
-        notices.append("")
 
     def add(self, block: Block) -> None:
         """Count the rows of a block as missing."""
@@ -50,6 +50,9 @@ class _Refused:
         self._steps = min(low, int(step.min())), max(high, int(step.max()))
         self._rows += len(step)
         self._bytes += block.bytes
+        if self._place is None:
+            self._place = len(self._notices)
+            self._notices.append(self.text)
         self._notices[self._place] = self.text
 
     def worth_a_try(self, enough: int) -> bool:
@@ -106,26 +109,30 @@ class Columns:
 
     def append(self, block: Arrays) -> None:
         """Add a block: every column of `DTYPES` and of `HISTOGRAM`."""
-        rows = len(block["step"])
-        if not rows:
+        if not len(block["step"]):
             return
-        warning = ""
         with self._lock:
-            first = len(self)
-            new = Block(first, first + rows, 0, block)
-            try:
-                taken = self._make_room(new)
-            except Exception as error:
-                taken, warning = False, self._refuse(error)
-            if taken:
-                self._refused = None
-                self._blocks.append(new)
-                self._merge()
-            elif self._refused is not None:
-                self._refused.add(new)
-                warning = warning and self._refused.text
+            warning = self._take_in(block)
         if warning:  # not under the lock: who hears of it may ask for rows
             notify(f"probe_nb: {warning} Recording goes on as soon as there is room.")
+
+    def _take_in(self, block: Arrays) -> str:
+        """Add a block where there is room; return what the user must be warned of."""
+        first, warned = len(self), self._refused is not None
+        new = Block(first, first + len(block["step"]), 0, block)
+        try:
+            taken = self._make_room(new)
+        except Exception as error:
+            taken = False
+            self._refused = self._refused or _Refused(self.notices, self.budget or 0, error)
+        if taken:
+            self._refused = None
+            self._blocks.append(new)
+            self._merge()
+        elif self._refused is not None:
+            self._refused.add(new)
+            return "" if warned else self._refused.text
+        return ""
 
     def _merge(self) -> None:
         """Join blocks that are small: forty arrays of a few numbers are more header than number."""
@@ -167,13 +174,6 @@ class Columns:
         start = sum(isinstance(each, Part) for each in self._blocks)
         self._blocks[start : start + len(taken)] = [part]
 
-    def _refuse(self, error: Exception) -> str:
-        """Take no rows in from now on; return a text if that is news."""
-        if self._refused is not None:
-            return ""
-        self._refused = _Refused(self.notices, self.budget or 0, error)
-        return "news"
-
     # -- reading --------------------------------------------------------------------------------
 
     def chunks(self, first: int = 0, names: Sequence[str] = ALL) -> Iterator[tuple[int, Arrays]]:
@@ -196,15 +196,15 @@ class Columns:
         """Return all columns, in memory, in one piece."""
         return self.tail(0)
 
-    def where(self, tests: Sequence[Test], names: Sequence[str]) -> tuple[Rows, Arrays]:
-        """Return the numbers of the rows that pass all tests, and these columns of them.
+    def where(self, filters: Sequence[Filter], names: Sequence[str]) -> tuple[Rows, Arrays]:
+        """Return the numbers of the rows that pass all filters, and these columns of them.
 
-        Of what is on disk only the columns of the tests are read, and of the rows that pass only
+        Of what is on disk only the columns of the filters are read, and of the rows that pass only
         the row groups in which they are.
         """
         rows, found = [], []
         for each in self._held():
-            passed = _passed(each, tests)
+            passed = _passed(each, filters)
             if len(passed):
                 rows.append(passed + each.first)
                 found.append(each.pick(passed, names))
@@ -237,8 +237,7 @@ class Columns:
         return self.histograms([row])[0]
 
     def _held(self) -> list[Block | Part]:
-        with self._lock:
-            return list(self._blocks)
+        return list(self._blocks)  # one act: who reads waits for nobody who writes
 
 
 _NONE: Final[Rows] = np.empty(0, np.intp)
@@ -270,16 +269,16 @@ def _piece(blocks: list[Block], first: int, names: Sequence[str]) -> tuple[int, 
     return max(first, blocks[0].first), join(rows)
 
 
-def _passed(held: Block | Part, tests: Sequence[Test]) -> Rows:
+def _passed(held: Block | Part, filters: Sequence[Filter]) -> Rows:
     """Return the rows that pass, counted from the first one of the block."""
-    if not tests:
+    if not filters:
         return np.arange(held.end - held.first)
-    if not all(held.may_pass(*test) for test in tests):
+    if not all(held.may_pass(*each) for each in filters):
         return _NONE
-    columns = held.read([*dict.fromkeys(test.column for test in tests)])
+    columns = held.read([*dict.fromkeys(each.column for each in filters)])
     passed = np.ones(held.end - held.first, np.bool_)
-    for test in tests:
-        passed &= test.passes(columns[test.column])
+    for each in filters:
+        passed &= each.passes(columns[each.column])
     return np.flatnonzero(passed)
 
 

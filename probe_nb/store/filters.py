@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from probe_nb.errors import SelectionError, closest
-from probe_nb.store.columns import Columns, Test
+from probe_nb.store.columns import Columns, Filter
 from probe_nb.store.table import FIXED, OF_SITE
 from probe_nb.terms import COUNTS, STATUSES, shown
 
@@ -21,7 +21,7 @@ _NAMES: Final = (
 """The columns that rows can be chosen by."""
 
 
-def tests(filters: Mapping[str, Any], columns: Columns) -> list[Test]:
+def parsed(filters: Mapping[str, Any], columns: Columns) -> list[Filter]:
     """Return what the codes in the columns must pass, as `Run.frame` says."""
     found = []
     for name, wanted in filters.items():
@@ -40,13 +40,13 @@ def tests(filters: Mapping[str, Any], columns: Columns) -> list[Test]:
             hits = _matching(name, wanted, known)
             found.append(_among("site", [code for code, word in enumerate(words) if word in hits]))
         else:
-            found.append(Test(name, _number_test(name, wanted, columns)))
+            found.append(Filter(name, _number_test(name, wanted, columns)))
     return found
 
 
-def _among(column: str, codes: Sequence[int]) -> Test:
-    """Return a test that only these codes pass; a code that is younger than the test does not."""
-    return Test(column, lambda values: np.isin(values, np.array(codes, values.dtype)))
+def _among(column: str, codes: Sequence[int]) -> Filter:
+    """Return a filter that only these codes pass; a code that is younger than it does not."""
+    return Filter(column, lambda values: np.isin(values, np.array(codes, values.dtype)))
 
 
 def _matching(name: str, wanted: str | Sequence[str], known: Sequence[str]) -> set[str]:
