@@ -243,11 +243,11 @@ class Session:
         self._read_parameters()
         late = time.monotonic() - self._drained_at > _PATIENCE
         if late or self._recorder.waiting > _WAITING:
-            self._drain()
+            self._drain(wait=False)
 
     def _step_ended(self) -> None:
         if self._clock.recording or self._recorder.waiting:
-            self._drain()
+            self._drain(wait=False)
         self._gradients.prune()
 
     def _optimizer_stepped(self) -> None:
@@ -260,9 +260,9 @@ class Session:
 
     # -- what is left ---------------------------------------------------------------------------
 
-    def _drain(self) -> None:
+    def _drain(self, *, wait: bool = True) -> None:
         try:
-            self._recorder.drain()
+            self._recorder.drain(wait=wait)
         except Exception as error:
             self._recorder.forget()
             lost = f"rows of step {self._clock.last} were lost: {error!r}"

@@ -32,7 +32,7 @@ class Facts(NamedTuple):
     def of(cls, t: Tensor) -> Facts:
         """Read the facts of a tensor; a ragged or unbuilt one has no shape."""
         if type(t) in _PLAIN and not t.is_nested:
-            return cls(t.dtype, t.shape, t.device, t.numel(), t.requires_grad)
+            return cls(t.dtype, tuple(t.shape), t.device, t.numel(), t.requires_grad)
         try:
             shape, numel = tuple(int(n) for n in t.shape), int(t.numel())
         except (AttributeError, RuntimeError, TypeError, ValueError):
