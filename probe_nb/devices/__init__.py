@@ -61,7 +61,8 @@ def runs_triton(t: Tensor) -> bool:
 def on(device: torch.device) -> contextlib.AbstractContextManager[Any]:
     """Return a guard under which `device` is the current one of its kind."""
     module = getattr(torch, device.type)
-    if device.index in (None, module.current_device()):
+    current = getattr(module, "current_device", None)
+    if current is None or device.index in (None, current()):  # Apple's GPUs are never several
         return contextlib.nullcontext()
     guard: contextlib.AbstractContextManager[Any] = module.device(device)
     return guard

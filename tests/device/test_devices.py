@@ -153,3 +153,8 @@ def test_a_graph_of_an_npu_that_is_being_captured_is_seen(monkeypatch, capturing
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     monkeypatch.setitem(sys.modules, "torch_npu", types.SimpleNamespace(npu=npu))
     assert devices.capturing() is capturing
+
+
+def test_a_kind_of_device_of_which_there_is_one_is_always_the_current_one():
+    with devices.on(torch.device("mps", 0)) as nothing:  # `torch.mps` has no `current_device`
+        assert nothing is None
