@@ -140,8 +140,8 @@ with provisionalcompleter():
 
 
 OPTIONS = [
-    *("--compiled", "--first-step", "--micro-batches", "--name", "--no-live", "--optimizer"),
-    *("--recompute", "--roles", "--scaler", "--select", "--steps", "--token-range"),
+    *("--compiled", "--first-step", "--memory", "--micro-batches", "--name", "--no-live"),
+    *("--optimizer", "--recompute", "--roles", "--scaler", "--select", "--steps", "--token-range"),
 ]
 ROLES = ["grad_input", "grad_output", "input", "output", "param", "param_grad"]
 

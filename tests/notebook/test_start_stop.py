@@ -258,6 +258,6 @@ def test_help_lists_every_option(kernel):
     text = pages["content"]["payload"][0]["data"]["text/plain"]
     for option in (
         *("--optimizer", "--scaler", "--select", "--roles", "--steps", "--first-step"),
-        *("--micro-batches", "--compiled", "--recompute", "--name", "--no-live"),
+        *("--micro-batches", "--compiled", "--recompute", "--memory", "--name", "--no-live"),
     ):
         assert option in text
