@@ -103,8 +103,8 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "type": unquoted,
         "default": MEMORY,
         "metavar": "AMOUNT",
-        "help": "What the records may take, such as 512MiB or 2GB, or none for no limit; older "
-        "ones are moved to disk.",
+        "help": "What the records may take, 1GiB unless you say 512MiB, 2GB or none for no limit; "
+        "older ones are moved to disk.",
     },
     "--name": {"type": unquoted, "metavar": "NAME", "help": "A name for the run."},
     "--no-live": {"action": "store_true", "help": "Show no live view while it runs."},
