@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _NOWHERE: Final = Place()
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Call:
     """One call of one watched module; holds no tensor once the call has ended."""
 
@@ -37,11 +37,11 @@ class Call:
     original: Call | None = None
     """The call that this one repeats; its gradients are that call's."""
     place: Place = _NOWHERE
-    backwards: dict[int, int] = field(default_factory=dict)
+    backwards: dict[int, int] | None = None
     entered: Any = None
-    owed: list[Any] = field(default_factory=list)
+    owed: tuple[Any, ...] = ()
     """Gradients that cannot be read; written down for each backward that reaches this call."""
-    paid: set[int] = field(default_factory=set)
+    paid: frozenset[int] = frozenset()
     """The backwards for which that was done."""
 
     def drop(self) -> None:
@@ -50,6 +50,8 @@ class Call:
 
     def backward(self, task: int, at_least: int = 0) -> int:
         """Return the number of a graph task among those that touched this call."""
+        if self.backwards is None:
+            self.backwards = {}
         number = self.backwards.get(task)
         if number is None:
             after = max(self.backwards.values(), default=-1) + 1

@@ -8,6 +8,7 @@ See docs/decisions/0001-capture.md for what may be asked of a tensor and what ma
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from typing import Any, NamedTuple
 
@@ -56,6 +57,7 @@ class Gradients:
         self._outputs = "grad_output" in roles
         self._inputs = "grad_input" in roles
         self.reads = self._outputs or self._inputs
+        self.adding = threading.Lock()
         self._handles: list[RemovableHandle] = []
         self._leaves: dict[tuple[int, Watched, str], RemovableHandle] = {}
 
@@ -82,7 +84,7 @@ class Gradients:
         through = came_in is not None and came_in.unchanged()
         if stale(t):
             status: Status = "passthrough" if through else "stale_view"
-            call.owed.append(Owed(("grad_output", leaf), Facts.of(t), status))
+            call.owed += (Owed(("grad_output", leaf), Facts.of(t), status),)
         elif not graph.cut_off(t):
             hook = OutputHook(self, call, leaf, through=through)
             self._attach_tensor(t, hook, (id(t), call.watched, leaf))
@@ -132,7 +134,7 @@ class Gradients:
 
     @staticmethod
     def _owe(call: Call, each: Input, status: Status) -> None:
-        call.owed.append(Owed(("grad_input", each.leaves), each.facts, status))
+        call.owed += (Owed(("grad_input", each.leaves), each.facts, status),)
 
     def notice(self, call: Call, leaves: list[Leaf]) -> None:
         """Learn of a backward through these outputs of a root, where nothing else tells of it."""
@@ -187,7 +189,7 @@ class Gradients:
         """Write down the gradients of a call that cannot be read, once for each backward."""
         if number in call.paid:
             return
-        call.paid.add(number)
+        call.paid |= {number}
         for each in call.owed:
             self._sink.absent(call, each.where, each.facts, each.status, number)
 

@@ -117,8 +117,9 @@ def _input(leaf: str, t: Tensor) -> Input | None:
 
 def _lies_in(t: Tensor, base: Tensor) -> bool:
     """Tell whether the elements of a view are elements of its base as they are."""
-    kinds = {(x.layout, x.dtype, x.is_conj(), x.is_neg()) for x in (t, base)}
-    return len(kinds) == 1 and t.layout is torch.strided
+    if t.layout is not torch.strided or base.layout is not torch.strided or t.dtype != base.dtype:
+        return False
+    return t.is_conj() == base.is_conj() and t.is_neg() == base.is_neg()
 
 
 def edge(t: Tensor) -> Edge:

@@ -26,6 +26,9 @@ from probe_nb.terms import Status
 class Receiver(Protocol):
     """What hooks report to: `gradients.Gradients`."""
 
+    adding: threading.Lock
+    """Held while what several nodes send is added up: they may run in several threads."""
+
     def arrived(self, call: Call, where: Where, g: Tensor | None, task: int) -> None:
         """Take a gradient of one backward."""
 
@@ -109,7 +112,6 @@ class Share:
         "_blind",
         "_call",
         "_leaf",
-        "_lock",
         "_more",
         "_nodes",
         "_receiver",
@@ -122,19 +124,22 @@ class Share:
         self._receiver, self._call, self._leaf, self._nodes = receiver, call, leaf, nodes
         self._span, self._more = span, False
         self._blind: int | None = None
-        self._sums: dict[int, tuple[int, Tensor | None]] = {}
-        self._lock = threading.Lock()
+        self._sums: dict[int, tuple[int, Tensor | None]] | None = None
 
     def add(self, parts: list[Tensor]) -> None:
         """Take what one node sends, in one backward."""
         task = graph.task()
-        with self._lock:
-            count, total = self._sums.pop(task, (0, None))
+        if self._nodes == 1 and len(parts) == 1 and not self._more:
+            self._hand_over(parts[0], task)
+            return
+        with self._receiver.adding:
+            self._sums = sums = {} if self._sums is None else self._sums
+            count, total = sums.pop(task, (0, None))
             for part in parts:
                 total = part.detach() if total is None else total + part.detach()
             last = count + 1 == self._nodes and not self._more
             if not last:
-                self._sums[task] = (count + 1, total)
+                sums[task] = (count + 1, total)
         if last:
             self._hand_over(total, task)
         elif count == 0:
@@ -158,8 +163,8 @@ class Share:
     def _finish(self, task: int) -> None:
         """Hand over what came in a backward that did not reach every sender."""
         try:
-            with self._lock:
-                _, total = self._sums.pop(task, (0, None))
+            with self._receiver.adding:
+                _, total = (self._sums or {}).pop(task, (0, None))
             if total is not None:
                 self._hand_over(total, task)
         except Exception as error:
