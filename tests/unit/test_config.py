@@ -126,3 +126,46 @@ def test_a_config_is_frozen_and_can_be_written_as_json():
 def test_a_config_error_is_a_value_error_and_one_of_ours():
     assert issubclass(ConfigError, ValueError)
     assert issubclass(ConfigError, ProbeError)
+
+
+@pytest.mark.parametrize(
+    ("given", "amount"),
+    [
+        ("1GiB", 2**30),
+        ("1.5 gib", 3 * 2**29),
+        ("200MB", 200_000_000),
+        ("4 kB", 4000),
+        ("4096", 4096),
+        ("7 B", 7),
+        (4096, 4096),
+        (None, None),
+        ("none", None),
+    ],
+)
+def test_memory_is_a_number_of_bytes_or_a_text_with_a_unit(given, amount):
+    assert checked(memory=given).memory == amount
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "",
+        "much",
+        "GiB",
+        "-1GiB",
+        "1 GiBit",
+        "0",
+        "0.1 B",
+        "1e9",
+        "nan",
+        "1,5GiB",
+        0,
+        -5,
+        1.5,
+        True,
+        [],
+    ],
+)
+def test_memory_that_is_no_amount_is_refused_in_words(given):
+    with pytest.raises(ConfigError, match=r"`memory` is .*512MiB"):
+        checked(memory=given)
