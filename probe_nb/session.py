@@ -65,7 +65,7 @@ class Session:
         found = watched_modules(models, options.select)
         self._watched = found
         self._by_id = {id(w.module()): w for w in found}
-        self._optimizers = as_optimizers(optimizer)
+        optimizers = as_optimizers(optimizer)
         self._scaler = as_scaler(scaler)
         info = about.begin(models, len(found), options)
         self.run = Run(info, Columns(budget=options.memory, notices=info.notices))
@@ -73,7 +73,7 @@ class Session:
             wants=options.wants,
             first=options.first_step,
             micro_batches=options.micro_batches,
-            expects_training=bool(self._optimizers) or self._scaler is not None,
+            expects_training=bool(optimizers) or self._scaler is not None,
             ended=self._step_ended,
         )
         if options.token_range is not None:
@@ -110,7 +110,7 @@ class Session:
         )
         self.listeners: list[Callable[[], None]] = []
         self.closers: list[Callable[[], None]] = []
-        stepped = OptimizerHook(self._optimizers, self._holds_watched, self._optimizer_stepped)
+        stepped = OptimizerHook(optimizers, self._holds_watched, self._optimizer_stepped)
         uncompiled = Uncompiled() if options.compiled == "eager" else None
         if uncompiled is not None:
             self.run.info.notices.append(NOTICE)
@@ -157,25 +157,25 @@ class Session:
     def close(self, reason: str) -> None:
         """Give everything back, then take in what was still waiting. Closing twice is harmless.
 
-        There is no lock that an interrupt could leave shut: each act can be repeated.
+        There is no lock that an interrupt could leave shut: each act can be repeated. Until all
+        are done the session counts as open, so that `stop` finds one that was interrupted here.
         """
-        if self._attached is None:
+        attached, info = self._attached, self.run.info
+        if attached is None:
             return
         self._only.close()
-        self._attached.release(self._modules_alive())
-        self.run.info.ended = reason
+        attached.release(self._modules_alive())
+        info.ended = reason if info.ended == "open" else info.ended
         self.run.bind(None)
+        self._drain()
+        self._recorder.forget()
+        about.finish(info)
+        self._note_unobserved()
+        for closer in self.closers:
+            self._tell(closer)
         _open[:] = [session for session in _open if session is not self]
-        self._attached = None  # last: an interrupted close can be called again
-        try:
-            self._drain()
-        finally:
-            self._recorder.forget()
-            about.finish(self.run.info)
-            self._note_unobserved()
-            self._by_id.clear()
-            for closer in self.closers:
-                self._tell(closer)
+        self._by_id.clear()
+        self._attached = None
 
     def close_after(self, error: BaseException) -> None:
         """Close because the user's code raised, and write down what and where."""
@@ -268,6 +268,11 @@ class Session:
             lost = f"rows of step {self._clock.last} were lost: {error!r}"
             self.run.info.notices.append(lost)
             notify(f"probe_nb: {lost}")
+        except BaseException as error:  # Ctrl-C: what still waits can be taken in later
+            self.run.info.notices.append(
+                f"rows of step {self._clock.last} may be missing: {error!r}"
+            )
+            raise
         self.run.info.steps = self._clock.steps
         self._drained_at = time.monotonic()
         if self.listeners:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -60,8 +61,8 @@ class OptimizerHook:
         is_watched: Callable[[torch.optim.Optimizer], bool],
         stepped: Callable[[], None],
     ) -> None:
-        """Hold what decides whether a step has ended."""
-        self._last = named[-1] if named else None
+        """Hold what decides whether a step has ended, and no optimizer alive."""
+        self._last = weakref.ref(named[-1]) if named else None
         self._is_watched = is_watched
         self._stepped = stepped
 
@@ -70,7 +71,7 @@ class OptimizerHook:
         """Run as torch's process-wide hook after any optimizer's step."""
         try:
             last = self._last
-            if optimizer is last or (last is None and self._is_watched(optimizer)):
+            if self._is_watched(optimizer) if last is None else last() is optimizer:
                 self._stepped()
         except Exception as error:  # a fault of ours is never the user's
             notify(f"probe_nb could not tell whether a step ended: {error!r}")

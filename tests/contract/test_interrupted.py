@@ -20,6 +20,9 @@ FILES = tuple(
         *("observe/attach", "observe/gradients", "observe/modules", "observe/only"),
     )
 )
+CLOSING = tuple(
+    f"probe_nb/{name}.py" for name in ("session", "recorder", "about", "observe/coverage")
+)
 BEFORE_CLOSING = 2
 """Lines of a range's exit before its closing begins: as if the block itself were interrupted."""
 
@@ -27,11 +30,11 @@ BEFORE_CLOSING = 2
 class InterruptAt:
     """Raises KeyboardInterrupt at the nth line of our files that runs."""
 
-    def __init__(self, number: int) -> None:
-        self.left, self.fired = number, False
+    def __init__(self, number: int, files: tuple[str, ...] = FILES) -> None:
+        self.left, self.fired, self.files = number, False, files
 
     def __call__(self, frame, event, _):
-        if not frame.f_code.co_filename.endswith(FILES):
+        if not frame.f_code.co_filename.endswith(self.files):
             return None
         if event == "line":
             self.left -= 1
@@ -120,3 +123,31 @@ def test_an_interrupt_at_any_line_of_a_range_leaves_a_watch_that_can_be_stopped(
         if not trace.fired:
             break
     assert number > 5
+
+
+def test_a_closing_that_was_interrupted_is_finished_by_stop_and_says_what_it_cost():
+    model, rows = nn.Sequential(nn.Linear(2, 2), nn.ReLU()), set()
+    for number in range(1, 1000):
+        trace, told = InterruptAt(number, CLOSING), []
+        run = probe.start(model, live=False)
+        session.sessions()[-1].closers.append(lambda told=told: told.append("the end"))
+        model.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        try:
+            sys.settrace(trace)
+            probe.stop(run)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        probe.stop(run)
+        assert told, number  # a live view would be there for good
+        assert not run.is_open
+        assert run.info.ended == "stopped"
+        if not any("may be missing: KeyboardInterrupt" in each for each in run.info.notices):
+            rows.add(len(run))
+        if not trace.fired:
+            break
+    assert number > 50
+    assert rows == {len(run)}  # none is missing without a word
+    assert len(run) > 0

@@ -117,6 +117,22 @@ def test_what_shows_a_run_keeps_no_model_alive(shows, still_open):
     assert len(run) > 0
 
 
+@pytest.mark.parametrize("given", [lambda o: o, lambda o: [o]], ids=["alone", "in a list"])
+def test_an_open_watch_keeps_no_optimizer_alive_and_with_it_no_parameter(given):
+    model = small()
+    optimizer = torch.optim.AdamW(model.parameters())
+    run = probe.start(model, optimizer=given(optimizer), live=False)
+    for _ in range(2):
+        model(X).sum().backward()
+        optimizer.step()
+    moment = optimizer.state[model[0].weight]["exp_avg"]
+    seen = [weakref.ref(each) for each in (optimizer, moment, model[0].weight)]
+    del model, optimizer, moment
+    assert [dies(each) for each in seen] == [True] * 3
+    probe.stop(run)
+    assert run.info.steps == 2
+
+
 def test_a_session_that_nobody_closed_is_freed_when_it_is():
     for _ in range(3):
         model = small()
