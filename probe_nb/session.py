@@ -91,7 +91,8 @@ class Session:
         tasks = Tasks(self._clock)
         self._gradients = Gradients(self._clock, self._recorder, roles, tasks)
         self._only = Only(self._by_id, self._clock)
-        self._coverage = Coverage(found, self._only.named, roles)
+        opened = options.compiled == "eager"
+        self._coverage = Coverage(found, self._only.named, roles, opened=opened)
         sink = ParameterSink(self._recorder, self._only)
         self._parameters = Parameters(found, self._clock, sink, tasks, roles)
         self._only.reads = self._parameters.built
@@ -111,7 +112,7 @@ class Session:
         self.listeners: list[Callable[[], None]] = []
         self.closers: list[Callable[[], None]] = []
         stepped = OptimizerHook(optimizers, self._holds_watched, self._optimizer_stepped)
-        uncompiled = Uncompiled() if options.compiled == "eager" else None
+        uncompiled = Uncompiled() if opened else None
         if uncompiled is not None:
             self.run.info.notices.append(NOTICE)
         self._attachment = Attachment(

@@ -22,12 +22,21 @@ class Coverage:
     """Lists what was not seen; made anew only after something more was seen."""
 
     def __init__(
-        self, watched: list[Watched], named: Collection[Watched], roles: Collection[Role]
+        self,
+        watched: list[Watched],
+        named: Collection[Watched],
+        roles: Collection[Role],
+        *,
+        opened: bool = False,
     ) -> None:
-        """Look at these modules, at those that `run.only` names, and at those that are added."""
+        """Look at these modules, at those that `run.only` names, and at those that are added.
+
+        `opened` says that compiled code runs eagerly: it hides nothing then.
+        """
         self._watched = watched
         self._named = named
         self._asked = _OF_CALLS.intersection(roles)
+        self._opened = opened
         self._known: tuple[int, ...] = ()
         self._listed: list[dict[str, str]] = []
 
@@ -36,7 +45,7 @@ class Coverage:
         everything = (*self._watched, *self._named)
         known = tuple(map(self._progress, everything))
         if known != self._known:
-            tree = _Tree(self._watched)
+            tree = _Tree(self._watched, opened=self._opened)
             found = [(w, self._reason(w, tree)) for w in everything]
             self._listed = [
                 {"model": w.model, "module": w.path, "type": w.type, "reason": reason}
@@ -63,7 +72,8 @@ class Coverage:
 class _Tree:
     """The watched modules by their paths, to ask what happened around one of them."""
 
-    def __init__(self, watched: Iterable[Watched]) -> None:
+    def __init__(self, watched: Iterable[Watched], *, opened: bool) -> None:
+        self._opened = opened
         self._at = {(w.model, path): w for w in watched for path in (w.path, *w.aliases)}
         self._models = {w.model for w in watched if w.is_root and w.module() is not None}
         self._busy = {
@@ -82,7 +92,7 @@ class _Tree:
         if module is None:
             return reasons.GONE if watched.model in self._models else reasons.NEVER
         around = self._around(watched)
-        if watched.compiled:
+        if watched.compiled and not self._opened:
             return reasons.COMPILED
         if any(isinstance(each, torch.jit.ScriptModule) for each, _ in around):
             return reasons.SCRIPTED

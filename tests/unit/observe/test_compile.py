@@ -345,6 +345,25 @@ def test_opened_it_has_the_rows_and_results_of_the_eager_model(counter, make, fi
     assert counter.frame_count > frames or first
 
 
+def test_opened_it_hides_nothing_so_what_is_not_called_is_not_called_compiled(counter):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = nn.Linear(2, 2), nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.used(x)
+
+    model = torch.compile(Net(), backend=counter)
+    found = {}
+    for way in ("stay", "eager"):
+        with probe.watch(model, live=False, compiled=way) as run:
+            model(X)
+        found[way] = reasons(run)
+    assert found["stay"] == {"used": "compiled", "unused": "compiled"}
+    assert found["eager"] == {"unused": "never called"}
+
+
 def test_after_it_what_was_compiled_before_runs_compiled_again(counter):
     model = torch.compile(layers(), backend=counter)
     model(X)
