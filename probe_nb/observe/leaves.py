@@ -17,7 +17,7 @@ _DEPTH: Final = 12
 _CACHES: Final = ("Cache", "CacheLayerMixin")
 """Classes of transformers that hold the keys and values of the tokens so far."""
 
-_SCALARS: Final = (type(None), bool, int, float, str, bytes)
+_SCALARS: Final = frozenset((type(None), bool, int, float, str, bytes))
 
 
 def arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Leaf]:
@@ -55,7 +55,8 @@ def _inside(value: Any, path: str, depth: int, *, caches: bool = False) -> Itera
     else:
         prefix = f"{path}." if path else ""
         for name, each in _members(value) or (_cached(value) if caches else ()):
-            yield from _inside(each, f"{prefix}{name}", depth - 1, caches=caches)
+            if type(each) not in _SCALARS:  # a long list of numbers costs no generator each
+                yield from _inside(each, f"{prefix}{name}", depth - 1, caches=caches)
 
 
 def _cached(value: Any) -> Iterator[tuple[object, Any]]:
