@@ -87,7 +87,11 @@ class Recorder:
             except Exception as error:
                 self.fault(call.watched, where[0], error)
                 result, status, reused = NONE, "failed", False
-            self._write(call, where, Facts.of(t), (result, status, reused), backward)
+            if type(t) in _PLAIN and not t.is_nested:  # as `Facts.of`, without the name of each
+                facts = (t.dtype, tuple(t.shape), t.device, t.numel(), t.requires_grad)
+            else:
+                facts = Facts.of(t)
+            self._write(call, where, facts, (result, status, reused), backward)
 
     def absent(
         self, call: Call, where: Where, facts: Facts, status: Status, backward: int = -1
@@ -113,7 +117,7 @@ class Recorder:
         self,
         call: Call,
         where: Where,
-        facts: Facts,
+        facts: tuple[torch.dtype, tuple[int, ...], torch.device, int, bool],
         seen: tuple[int, Status, bool],
         backward: int,
     ) -> None:

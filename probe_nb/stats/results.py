@@ -118,24 +118,24 @@ class Results:
         """Start with one chunk, which is kept."""
         self.chunk = Chunk()
         self._full: list[Chunk] = []
-        self._before = 0
+        self.before = 0
 
     def __len__(self) -> int:
         """Return the number of results."""
-        return self._before + self.chunk.used
+        return self.before + self.chunk.used
 
     def room(self) -> Chunk:
         """Return a chunk with a free row."""
         if self.chunk.used == ROWS:
             self._full.append(self.chunk)
-            self._before += ROWS
+            self.before += ROWS
             self.chunk = Chunk()
         return self.chunk
 
     def reserve(self) -> int:
         """Take a row for numbers that come later, and return its number."""
         row = self.room().reserve()
-        return self._before + row
+        return self.before + row
 
     def put(self, numbers: Numbers) -> int:
         """Write numbers down and return the number of their row."""
@@ -174,5 +174,5 @@ class Results:
         if self._full:
             self.chunk = self._full[0]
             self._full.clear()
-            self._before = 0
+            self.before = 0
         self.chunk.clear()

@@ -30,7 +30,17 @@ _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 _WHOLE: Final = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 """Whole numbers that can be widened; types of less than a byte have no arithmetic in torch."""
 
-_ORDINARY: Final = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64)
+_ORDINARY: Final = frozenset(
+    {
+        *(torch.float32, torch.bfloat16, torch.float16, torch.float64),
+        *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    }
+)
+"""Types about which nothing needs a second look: those of a plain CPU tensor are most often."""
+
+_STRIDED: Final = torch.strided
+_is_wrapped: Final = torch._C._functorch.is_functorch_wrapped_tensor
+_graph_task: Final = torch._C._current_graph_task_id
 _COMPRESSED: Final = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
@@ -70,7 +80,8 @@ class Reducer:
         `once` is the caller's word that the tensor may be looked up by its storage: an
         activation or a gradient, not a parameter or a buffer.
         """
-        if _is_ordinary(t) and not _modes_on():
+        plain = type(t) in _PLAIN and t.is_cpu and t.dtype in _ORDINARY and t.layout is _STRIDED
+        if plain and not (t.is_nested or _is_wrapped(t) or _modes_on()):
             return self._taken(t, 0, once=once) if t.numel() else Seen(NONE, "empty", False)
         with torch._C.DisableTorchFunction(), _modes_off():
             t, zeros, status = _measurable(t)
@@ -79,16 +90,16 @@ class Reducer:
             return self._taken(t, zeros, once=once)
 
     def _taken(self, t: Tensor, zeros: int, *, once: bool) -> Seen:
-        if not once or not self._once or t.is_inference() or t.layout != torch.strided:
+        if not once or not self._once or t.is_inference() or t.layout is not _STRIDED:
             return Seen(self._reduce(t, zeros), "ok", False)
-        if torch._C._current_graph_task_id() != -1:
+        if _graph_task() != -1:
             return self._taken_in_backward(t, zeros)
         key = self._key(t, zeros)
         found = self._known.get(key)
-        if found is not None:
-            return Seen(found, "ok", True)
-        result = self._known[key] = self._reduce(t, zeros)
-        return Seen(result, "ok", False)
+        if found is None:
+            self._known[key] = result = self._reduce(t, zeros)
+            return Seen(result, "ok", False)
+        return Seen(found, "ok", True)
 
     def _taken_in_backward(self, t: Tensor, zeros: int) -> Seen:
         """Look a gradient up by the tensor itself, which autograd hands from node to node.
@@ -123,7 +134,7 @@ class Reducer:
     def _reduce(self, t: Tensor, zeros: int) -> int:
         if not t.is_cpu:
             return self._on_device(t, zeros)
-        row = self._kernel.reduce(t)
+        row = self._kernel.reduce_plain(t) if type(t) in _PLAIN else NONE
         if row == NONE:
             row = self._results.put(host.summarize(t.detach(), self._scratch))
         if zeros:
@@ -204,18 +215,6 @@ def _obstacle(t: Tensor) -> Status:
     if not devices.is_host(t) and devices.capturing():
         return "unsupported"
     return "private_format" if devices.private_format(t) else "ok"
-
-
-def _is_ordinary(t: Tensor) -> bool:
-    """Tell whether nothing about `t` needs a second look: the common case, decided quickly."""
-    return (
-        type(t) in _PLAIN
-        and t.dtype in _ORDINARY
-        and t.layout == torch.strided
-        and t.device.type == "cpu"
-        and not t.is_nested
-        and not torch._C._functorch.is_functorch_wrapped_tensor(t)
-    )
 
 
 def _has_arithmetic(t: Tensor) -> bool:

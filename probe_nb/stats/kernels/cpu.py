@@ -175,26 +175,34 @@ class Kernel:
 
     def reduce(self, x: Tensor) -> int:
         """Reduce a tensor and return the number of its row, or -1 if it is not of the kind."""
+        if type(x) not in _PLAIN or not x.is_cpu or x.layout is not torch.strided:
+            return -1
+        return self.reduce_plain(x)
+
+    def reduce_plain(self, x: Tensor) -> int:
+        """Do as `reduce` does, for what is known to be a plain strided tensor on the CPU."""
         entry, scratch = _entry, self._scratch.get(x.dtype)
         if entry is None or (scratch is None and (scratch := self._made(x.dtype)) is None):
-            return -1
-        if type(x) not in _PLAIN or not x.is_cpu or x.layout != torch.strided or x.is_neg():
             return -1
         n = end = x.numel()
         dims, repeats = 0, 1
         if not x.is_contiguous():
             n, end, dims, repeats = _lay(x, scratch)
-        if not 0 < n <= MOST or not _is_there(x, end, scratch.size):
+        # a lazy copy has no memory of its own: asking for its address would make it a real one
+        if not 0 < n <= MOST or x.is_neg() or _is_lazy(x) or not has_memory(x, end):
+            return -1
+        address = x.data_ptr()
+        if address % scratch.size:
             return -1
         results = self._results
         chunk = results.chunk if results.chunk.used < ROWS else results.room()
         if scratch.chunk is not chunk:
             scratch.chunk, scratch.target[0] = chunk, chunk.head
         row = chunk.first + 8 * WORDS * chunk.used
-        _give(scratch.given, 0, x.data_ptr(), n, repeats, row, dims)
+        _give(scratch.given, 0, address, n, repeats, row, dims)
         entry(*scratch.places)
         chunk.used += 1  # an interrupt before this line leaves the row to the next tensor
-        return len(results) - 1
+        return results.before + chunk.used - 1
 
     def _made(self, dtype: torch.dtype) -> _Scratch | None:
         kind = _KINDS.get(dtype)
@@ -219,11 +227,4 @@ def _lay(x: Tensor, scratch: _Scratch) -> tuple[int, int, int, int]:
     return n, 1 + sum((size - 1) * stride for size, stride in gaps), len(gaps), repeats
 
 
-def _is_there(x: Tensor, end: int, size: int) -> bool:
-    """Tell whether memory holds the elements of `x`, at an address that their type can have.
-
-    A lazy copy has none of its own: asking for its address would make it a real one.
-    """
-    if torch._C._is_cow_tensor(x):  # type: ignore[attr-defined]
-        return False
-    return has_memory(x, end) and x.data_ptr() % size == 0
+_is_lazy: Final[Callable[[Tensor], bool]] = torch._C._is_cow_tensor  # type: ignore[attr-defined]
