@@ -192,10 +192,12 @@ class FeederHook(Hook):
         self._shares = shares
         self._since: int | None = None
 
+    @beside
     def begins(self, _: graph.Gradients) -> None:
         """Run before a node of a backward: what it keeps was made by others, before this."""
         self._since = graph.sequence_number()
 
+    @beside
     def __call__(self, inputs: graph.Gradients, outputs: graph.Gradients) -> None:
         """Run after the node."""
         for share, places in self._shares:

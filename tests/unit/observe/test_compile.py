@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -270,6 +271,52 @@ def test_the_compiler_never_compiles_hooks_of_ours():
     assert not [name for name in seen if name.startswith(str(Path(probe.__file__).parent))]
     assert set(run.frame(role="output")["module"]) == {"0", "1", "2"}
     assert set(run.frame(role="grad_input")["module"]) == {"0", "1", "2"}
+
+
+class Sliced(nn.Module):
+    """Writes a view in place, and sends to its input from several nodes."""
+
+    def forward(self, x):
+        y = (x * 1.5).flatten()
+        return (y.relu_() * y.sum()).view_as(x) + x.square()
+
+
+def penalised(y, x):
+    (g,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    (y.sum() + g.square().sum()).backward()
+
+
+@pytest.mark.parametrize("penalty", [False, True])
+def test_a_backward_inside_compiled_code_compiles_what_it_does_unwatched(penalty):
+    """The forward runs beside: all our hooks on tensors and nodes are met by the compiler."""
+
+    def frames(watch):
+        torch._dynamo.reset()
+        counters.clear()
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), Sliced(), nn.Linear(4, 4))
+        forward = torch._dynamo.disable(lambda x: model(x))
+
+        def step(x):
+            z = x * 2
+            y = forward(z)
+            penalised(y, z) if penalty else y.sum().backward()
+            return z.sum()
+
+        compiled = torch.compile(step, backend="eager")
+        with no_faults(), probe.watch(model, live=False) if watch else nullcontext() as run:
+            for n in range(1, 4):
+                compiled(torch.full((3, 4), float(n), requires_grad=True))
+        seen = [code.co_filename for ref in input_codes.seen if (code := ref()) is not None]
+        counted = dict(counters["frames"])
+        torch._dynamo.reset()
+        assert not [name for name in seen if name.startswith(str(Path(probe.__file__).parent))]
+        return counted, run
+
+    counted, run = frames(watch=True)
+    assert counted == frames(watch=False)[0]
+    assert set(run.frame(role="grad_input")["module"]) == {"", "0", "1", "2", "3"}
+    assert set(run.df["status"]) == {"ok"}
 
 
 # -- or runs eagerly ------------------------------------------------------------------------------
