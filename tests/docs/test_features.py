@@ -10,6 +10,7 @@ from pathlib import Path
 
 import probe_nb
 from probe_nb.magics.extension import ProbeMagics
+from probe_nb.reasons import REMEDIES
 from probe_nb.store.table import COLUMNS
 from probe_nb.terms import COUNTS, MODULE_ROLES, STATISTICS, STATUSES
 
@@ -70,6 +71,14 @@ def test_every_column_status_and_role_is_explained():
         assert re.search(rf"^\|[^|]*`{word}`", statistics, re.MULTILINE), word
     for word in MODULE_ROLES:
         assert f"| `{word}` |" in glossary
+
+
+def test_every_reason_of_the_coverage_has_a_heading():
+    """A reason that is a status of rows stands in the table of statuses."""
+    headings = set()
+    for line in re.findall(r"^### (.+)$", read("docs/troubleshooting.md"), re.MULTILINE):
+        headings |= {line, *line.split(", ")}
+    assert REMEDIES.keys() - set(STATUSES) - headings == set()
 
 
 def test_every_public_name_and_option_is_explained():
