@@ -52,8 +52,9 @@ class Drained:
 class Chunk:
     """A number of rows, and the memory for as many histograms."""
 
-    def __init__(self) -> None:
-        """Reserve the memory; most of it is never touched."""
+    def __init__(self, before: int = 0) -> None:
+        """Reserve the memory; most of it is never touched. `before` rows lie in other chunks."""
+        self.before = before
         self.rows = np.empty((ROWS, WORDS), np.float64)
         self.words = self.rows.view(np.int64)
         self.bins = np.empty(ROWS * BINS, np.uint16)
@@ -118,24 +119,22 @@ class Results:
         """Start with one chunk, which is kept."""
         self.chunk = Chunk()
         self._full: list[Chunk] = []
-        self.before = 0
 
     def __len__(self) -> int:
         """Return the number of results."""
-        return self.before + self.chunk.used
+        return self.chunk.before + self.chunk.used
 
     def room(self) -> Chunk:
         """Return a chunk with a free row."""
         if self.chunk.used == ROWS:
             self._full.append(self.chunk)
-            self.before += ROWS
-            self.chunk = Chunk()
+            self.chunk = Chunk(ROWS * len(self._full))
         return self.chunk
 
     def reserve(self) -> int:
         """Take a row for numbers that come later, and return its number."""
-        row = self.room().reserve()
-        return self.before + row
+        chunk = self.room()
+        return chunk.before + chunk.reserve()
 
     def put(self, numbers: Numbers) -> int:
         """Write numbers down and return the number of their row."""
@@ -174,5 +173,4 @@ class Results:
         if self._full:
             self.chunk = self._full[0]
             self._full.clear()
-            self.before = 0
         self.chunk.clear()

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses import FakeTensor
+from torch.nested._internal.nested_tensor import NestedTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from probe_nb import devices
@@ -39,7 +40,9 @@ _ORDINARY: Final = frozenset(
 """Types about which nothing needs a second look: those of a plain CPU tensor are most often."""
 
 _STRIDED: Final = torch.strided
+_is_batched: Final = torch._C._functorch.is_legacy_batchedtensor
 _is_wrapped: Final = torch._C._functorch.is_functorch_wrapped_tensor
+_engine: Final[Any] = torch.autograd.Variable._execution_engine
 _graph_task: Final = torch._C._current_graph_task_id
 _COMPRESSED: Final = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
@@ -65,8 +68,7 @@ class Reducer:
         seen. Writes that autograd cannot see either (`.data`, numpy) need False.
         """
         self._once = reduce_once
-        self._results = Results()
-        self._kernel = cpu.Kernel(self._results)
+        self._kernel = cpu.Kernel(Results())
         self._devices: dict[torch.device, Device] = {}
         self._streams: set[Any] = set()
         self._known: dict[Hashable, int] = {}
@@ -81,13 +83,16 @@ class Reducer:
         activation or a gradient, not a parameter or a buffer.
         """
         plain = type(t) in _PLAIN and t.is_cpu and t.dtype in _ORDINARY and t.layout is _STRIDED
-        if plain and not (t.is_nested or _is_wrapped(t) or _modes_on()):
+        if plain and not (t.is_nested or _is_wrapped(t) or _is_batched(t) or _modes_on()):
             return self._taken(t, 0, once=once) if t.numel() else Seen(NONE, "empty", False)
         with torch._C.DisableTorchFunction(), _modes_off():
-            t, zeros, status = _measurable(t)
-            if status != "ok":
-                return Seen(NONE, status, False)
-            return self._taken(t, zeros, once=once)
+            try:
+                t, zeros, status = _measurable(t)
+                if status == "ok":
+                    return self._taken(t, zeros, once=once)
+            except NotImplementedError:  # torch has no such operator for this kind of tensor
+                status = "unsupported"
+            return Seen(NONE, status, False)
 
     def _taken(self, t: Tensor, zeros: int, *, once: bool) -> Seen:
         if not once or not self._once or t.is_inference() or t.layout is not _STRIDED:
@@ -111,41 +116,49 @@ class Reducer:
         if known is not None and known[0]() is t and known[1] == t._version:
             return Seen(known[2], "ok", True)
         result = self._reduce(t, zeros)
+        if not self._gradients:  # torch does not swap tensors that are weakly referenced
+            _engine.queue_callback(self._gradients.clear)
         self._gradients[id(t)] = (weakref.ref(t), t._version, result)
         return Seen(result, "ok", False)
 
     def _key(self, t: Tensor, zeros: int) -> Hashable:
         """Name the elements of a tensor: their storage, where they lie in it, and its version.
 
-        While a weak reference to the storage is held, no other can have the same identity; an
-        address alone would be reused within a step. The references are torch's own numbers,
-        freed in `forget`: an object with a finaliser for each could swallow a Ctrl-C. Elements
-        side by side are the same ones in whatever shape.
+        A version belongs to a tensor and its views, not to the storage: that of `t.data` is
+        another. While a weak reference to the storage is held, no other can have the same
+        identity; an address alone would be reused within a step. The references are torch's own
+        numbers, freed in `forget`: an object with a finaliser for each could swallow a Ctrl-C.
+        Elements side by side are the same ones in whatever shape.
         """
         storage: Any = t.untyped_storage()  # torch's stubs do not know what it can do
         identity: int = storage._cdata
         if identity not in self._held:
             self._held.add(storage._weak_ref())
-        if t.is_contiguous() and not t.is_complex():
-            return (identity, t._version, t.storage_offset(), t.numel(), t.dtype, t.is_neg(), zeros)
-        place = (t.storage_offset(), t.shape, t.stride(), t.dtype, t.is_conj(), t.is_neg())
-        return (identity, t._version, zeros, place)
+        family, base = id(t), t._base
+        if base is not None:
+            family = id(base)
+        start, dtype = t.storage_offset(), t.dtype
+        if t.is_contiguous() and not dtype.is_complex:
+            what = (start, t.numel(), dtype, t.is_neg(), zeros)
+            return (identity, family, t._version, what)
+        place = (start, t.shape, t.stride(), dtype, t.is_conj(), t.is_neg())
+        return (identity, family, t._version, zeros, place)
 
     def _reduce(self, t: Tensor, zeros: int) -> int:
         if not t.is_cpu:
             return self._on_device(t, zeros)
         row = self._kernel.reduce_plain(t) if type(t) in _PLAIN else NONE
         if row == NONE:
-            row = self._results.put(host.summarize(t.detach(), self._scratch))
+            row = self._kernel.results.put(host.summarize(t.detach(), self._scratch))
         if zeros:
-            self._results.add_zeros(row, zeros)
+            self._kernel.results.add_zeros(row, zeros)
         return row
 
     def _on_device(self, t: Tensor, zeros: int) -> int:
         t, stream = t.detach(), devices.stream(t)
         there = self._devices.setdefault(t.device, Device())
         self._streams.add(stream)
-        row = self._results.reserve()
+        row = self._kernel.results.reserve()
         if devices.runs_triton(t):
             rows, launched = there.launched.setdefault(stream, (gpu.Rows(t.device), []))
             if (done := rows.reduce(t)) is not None:
@@ -178,9 +191,8 @@ class Reducer:
         streams, self._streams = self._streams, set()
         self.forget()
         if not there:
-            return Flight(self._results.taken(), None)
-        flight, self._results = Flight(None, self._results), Results()
-        self._kernel = cpu.Kernel(self._results)
+            return Flight(self._kernel.results.taken(), None)
+        flight, self._kernel = Flight(None, self._kernel.results), cpu.Kernel(Results())
         with torch._C.DisableTorchFunction(), _modes_off():
             devices.join(streams)
             for device, waiting in there.items():
@@ -197,7 +209,7 @@ def _measurable(t: Tensor) -> tuple[Tensor, int, Status]:
         if torch._C._functorch.is_batchedtensor(t):
             return t, 0, "vmapped"
         t = torch._C._functorch.get_unwrapped(t)
-    t, status = _unwrapped(t)
+    t, status = _without_class(t)
     if status == "ok":
         status = _obstacle(t)
     if status != "ok":
@@ -208,6 +220,8 @@ def _measurable(t: Tensor) -> tuple[Tensor, int, Status]:
 
 def _obstacle(t: Tensor) -> Status:
     """Return why a tensor, now unwrapped, has no elements to measure, "ok" if it has."""
+    if _is_batched(t):
+        return "vmapped"
     if t.device.type == "meta":
         return "meta"
     if t.numel() == 0:
@@ -243,16 +257,19 @@ def _strided(t: Tensor) -> tuple[Tensor, int]:
     return t, 0
 
 
-def _unwrapped(t: Tensor) -> tuple[Tensor, Status]:
-    """Look inside a tensor subclass: a sharded tensor gives its local shard."""
+def _without_class(t: Tensor) -> tuple[Tensor, Status]:
+    """Return a tensor whose class does not see what is done with it.
+
+    A class that takes operators itself (`__torch_dispatch__`) would see ours, and decide what
+    comes out of them.
+    """
     if type(t) in _PLAIN:
         return t, "ok"
     if isinstance(t, (FakeTensor, torch.nn.UninitializedParameter)):
         return t, "meta"
-    local = getattr(t, "_local_tensor", None)
-    if isinstance(local, Tensor):
-        return local, "ok"
-    return t, "ok"
+    if type(t).__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
+        return torch.Tensor.detach(t), "ok"  # whatever the class makes of its own `detach`
+    return t, "ok" if isinstance(t, NestedTensor) else "unsupported"
 
 
 @contextlib.contextmanager

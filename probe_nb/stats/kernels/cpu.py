@@ -170,7 +170,7 @@ class Kernel:
 
     def __init__(self, results: Results) -> None:
         """Write into `results`."""
-        self._results = results
+        self.results = results
         self._scratch: dict[torch.dtype, _Scratch] = {}
 
     def reduce(self, x: Tensor) -> int:
@@ -194,7 +194,7 @@ class Kernel:
         address = x.data_ptr()
         if address % scratch.size:
             return -1
-        results = self._results
+        results = self.results
         chunk = results.chunk if results.chunk.used < ROWS else results.room()
         if scratch.chunk is not chunk:
             scratch.chunk, scratch.target[0] = chunk, chunk.head
@@ -202,7 +202,7 @@ class Kernel:
         _give(scratch.given, 0, address, n, repeats, row, dims)
         entry(*scratch.places)
         chunk.used += 1  # an interrupt before this line leaves the row to the next tensor
-        return results.before + chunk.used - 1
+        return chunk.before + chunk.used - 1
 
     def _made(self, dtype: torch.dtype) -> _Scratch | None:
         kind = _KINDS.get(dtype)

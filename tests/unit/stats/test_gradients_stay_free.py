@@ -11,6 +11,7 @@ from torch import nn
 import probe_nb as probe
 from probe_nb.stats.summary import Reducer
 from tests.measuring import drained
+from tests.models import no_faults
 
 
 def three_senders(x):
@@ -74,3 +75,33 @@ def test_a_gradient_at_the_address_of_one_that_is_gone_is_read():
     (x * 1).sum().backward()
     assert found == [False] * 3
     assert [statistics["max"] for statistics, _, _ in drained(reducer)] == [1.0, 2.0, 3.0]
+
+
+def test_gradients_can_be_swapped_when_the_backward_has_ended():
+    """`torch.utils.swap_tensors` refuses tensors that are weakly referenced."""
+    model = nn.Linear(3, 3)
+    x = torch.ones(2, 3, requires_grad=True)
+    with probe.watch(model, live=False) as run:
+        given = torch.autograd.grad(model(x).sum(), [x, *model.parameters()])
+        torch.utils.swap_tensors(given[0], torch.zeros(2, 3))
+        for p, g in zip(model.parameters(), given[1:], strict=True):
+            p.grad = g
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        try:
+            model.double()
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(False)
+    assert model.weight.grad.dtype == torch.float64
+    assert run.frame(role="grad_input", module="")["status"].tolist() == ["ok"]
+
+
+@pytest.mark.parametrize("vectorize", [False, True])
+def test_a_batch_of_gradients_is_said_to_be_one(vectorize):
+    model = nn.Sequential(nn.Linear(3, 2), nn.Tanh())
+    x = torch.randn(3)
+    bare = torch.autograd.functional.jacobian(model, x, vectorize=vectorize)
+    with no_faults(), probe.watch(model, live=False) as run:
+        seen = torch.autograd.functional.jacobian(model, x, vectorize=vectorize)
+    assert torch.equal(seen, bare)
+    rows = run.df[run.df["role"] == "grad_output"]
+    assert set(rows["status"]) == ({"vmapped"} if vectorize else {"ok"})

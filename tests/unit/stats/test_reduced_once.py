@@ -31,8 +31,8 @@ def test_the_same_tensor_unchanged_is_reduced_once(reducer):
     assert len(maxima(reducer)) == 1
 
 
-@pytest.mark.parametrize("same", [lambda t: t.detach(), lambda t: t.view(8), lambda t: t[:]])
-def test_another_handle_on_the_same_elements_is_the_same_tensor(reducer, same):
+@pytest.mark.parametrize("same", [lambda t: t.view(8), lambda t: t[:], lambda t: t.view(2, 4)])
+def test_a_view_of_the_same_elements_is_the_same_tensor(reducer, same):
     t = torch.randn(8)
     reducer.see(t, once=True)
     assert reducer.see(same(t), once=True).reused
@@ -189,3 +189,11 @@ def test_with_reduce_once_off_a_write_through_data_between_two_modules_is_seen()
         model(torch.zeros(1, 3))
     assert run.frame(module="second", role="input")["max"].tolist() == [9.0]
     assert not run.df["reused"].any()
+
+
+def test_a_write_is_seen_also_where_the_tensor_is_read_past_its_version(reducer):
+    t = torch.ones(4)
+    reducer.see(t, once=True)
+    t.mul_(3)
+    assert not reducer.see(t.data, once=True).reused  # its version is 0 again
+    assert maxima(reducer) == [1.0, 3.0]
