@@ -8,6 +8,7 @@ session chooses the modules (`observe.select`), counts steps (`observe.calls`), 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -178,6 +179,18 @@ class Session:
         self._by_id.clear()
         self._attached = None
 
+    def abandon(self) -> None:
+        """End the watch in a forked child, of whose run nobody would hear.
+
+        Nothing is taken in: a thread that is not there any more may have shut the locks for good.
+        """
+        attached, self._attached = self._attached, None
+        if attached is not None:
+            attached.release(self._modules_alive())
+            self.run.info.ended = "forked"
+            self.run.info.notices.append("this process was forked off: what it does is not seen")
+            self.run.bind(None)
+
     def close_after(self, error: BaseException) -> None:
         """Close because the user's code raised, and write down what and where."""
         try:
@@ -292,6 +305,16 @@ class Session:
 
     def _note_unobserved(self) -> None:
         self.run.info.unobserved = self._coverage.unobserved()
+
+
+def _after_fork() -> None:
+    for session in sessions():
+        session.abandon()
+    _open.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _warn_restarted(_: Run) -> None:
