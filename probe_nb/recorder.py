@@ -79,10 +79,12 @@ class Recorder:
         """Reduce a tensor and write its row."""
         with self._lock:  # a drain in between would leave the row with a number of the next
             try:
-                if type(t) not in _PLAIN:
-                    t, part = held(t)
-                    where = (where[0], where[1] + part) if part else where
                 once = where[0] not in ("param", "buffer") and ".grad" not in where[1]
+                if type(t) not in _PLAIN:
+                    whole = t
+                    t, part = held(whole)
+                    where = (where[0], where[1] + part) if part else where
+                    once &= t is whole  # a part has a version of its own, which nobody counts up
                 result, status, reused = self._reducer.see(t, once=once)
             except Exception as error:
                 self.fault(call.watched, where[0], error)
