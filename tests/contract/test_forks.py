@@ -109,7 +109,7 @@ values = [float(n) for n in range(3000)]
 done, go = os.pipe()
 
 def other():
-    os.read(done, 1)  # when the parent has moved its own records to files
+    os.read(done, 1)  # when the parent has moved more of its records to files
     for _ in values:
         model(torch.tensor([-1e6]))
     return True
@@ -118,11 +118,12 @@ with probe.watch(model, roles="output", memory=20_000, live=False) as run:
     pid = None
     for n, value in enumerate(values):
         model(torch.tensor([value]))
-        if n == 100:
+        if n == 1000:
+            assert run.columns.spilled
             pid = child(other)
     os.write(go, b"x")
     assert well(pid)
-assert run.columns.spilled > 1000
+assert run.columns.spilled > 2000
 assert run.df["max"].tolist() == [2 * value for value in values]
 """
     )
