@@ -53,6 +53,11 @@ def has_float64(t: Tensor) -> bool:
     return t.device.type not in ("npu", "mps")
 
 
+def is_its_class(t: Tensor) -> bool:
+    """Tell whether the class of `t` is what its device is made of: a backend written in Python."""
+    return t.device.type == torch._C._get_privateuse1_backend_name()  # noqa: SLF001 - it has no other
+
+
 def runs_triton(t: Tensor) -> bool:
     """Tell whether the device of `t` is of the kind that our Triton kernel was written for."""
     return t.device.type == "cuda"

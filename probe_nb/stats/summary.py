@@ -269,7 +269,7 @@ def _without_class(t: Tensor) -> tuple[Tensor, Status]:
         return t, "meta"
     if type(t).__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
         return torch.Tensor.detach(t), "ok"  # whatever the class makes of its own `detach`
-    return t, "ok" if isinstance(t, NestedTensor) else "unsupported"
+    return t, "ok" if isinstance(t, NestedTensor) or devices.is_its_class(t) else "unsupported"
 
 
 @contextlib.contextmanager
