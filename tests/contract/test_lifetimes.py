@@ -34,7 +34,7 @@ def resident():
 def ours():
     found = collections.Counter(type(o).__name__ for o in gc.get_objects()
                                 if str(type(o).__module__).startswith("probe_nb"))
-    found.pop("_Block", None)
+    found.pop("Block", None)
     return found
 
 torch.set_num_threads(1)
