@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import probe_nb
+from benchmarks.models import items
 from benchmarks.table import Row, markdown
 from benchmarks.timing import Stopwatch, between, ratio
 
@@ -46,24 +47,6 @@ def train(net: nn.Module, x: Tensor) -> None:
     net.zero_grad(set_to_none=True)
     net(x).square().mean().backward()
     torch.accelerator.synchronize()
-
-
-@contextlib.contextmanager
-def naive(net: nn.Module) -> Iterator[None]:
-    """Watch as most people begin: six numbers of every output, each asked for at once."""
-
-    def look(_: nn.Module, __: object, out: object) -> None:
-        if isinstance(out, Tensor):
-            x = out.detach().float()
-            for value in (x.min(), x.max(), x.mean(), x.std(), x.norm(), x.isnan().sum()):
-                value.item()
-
-    handles = [each.register_forward_hook(look) for each in net.modules()]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def waits(act: Callable[[], None]) -> int:
@@ -108,7 +91,7 @@ def rows(net: nn.Module, x: Tensor) -> Iterator[Row]:
     yield Row("bare step (the noise of this run)", ratio(measure(net, x, contextlib.nullcontext)))
     yield Row("every role, exact histograms", ratio(measure(net, x, ours)))
     yield Row("outputs only", ratio(measure(net, x, outputs)))
-    yield Row("six `.item()` for each output", ratio(measure(net, x, lambda: naive(net))))
+    yield Row("six `.item()` for each output", ratio(measure(net, x, lambda: items(net))))
 
 
 def counts(net: nn.Module, x: Tensor) -> str:

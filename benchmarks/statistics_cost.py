@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import torch
@@ -23,8 +24,9 @@ def rows(rounds: int, watch: Stopwatch) -> list[Row]:
     torch.set_num_threads(1)
     normal = torch.randn(_LARGE, generator=torch.Generator().manual_seed(0))
     zeros = torch.where(normal > 0, normal, 0.0)
+    out = torch.empty_like(normal)
     against = "against `aminmax`, `sum` and `vector_norm`"
-    return [
+    summaries = [
         Row(f"summary with exact histogram, {what}, {against}", _ratio(x, runs, rounds, watch), bar)
         for what, x, runs, bar in (
             ("4M normal", normal, 2, _LARGE_BAR),
@@ -32,9 +34,23 @@ def rows(rounds: int, watch: Stopwatch) -> list[Row]:
             ("1,000 elements", normal[:_SMALL].clone(), _SMALL_RUNS, _SMALL_BAR),
         )
     ]
+    copied = _ratio(normal, 2, rounds, watch, out.copy_)
+    return [*summaries, Row("summary with exact histogram, 4M normal, against a copy", copied)]
 
 
-def _ratio(x: Tensor, runs: int, rounds: int, watch: Stopwatch) -> Ratio:
+def _three(x: Tensor) -> None:
+    torch.aminmax(x)
+    x.sum()
+    torch.linalg.vector_norm(x)
+
+
+def _ratio(
+    x: Tensor,
+    runs: int,
+    rounds: int,
+    watch: Stopwatch,
+    other: Callable[[Tensor], object] = _three,
+) -> Ratio:
     reducer = Reducer()
 
     def ours() -> None:
@@ -44,9 +60,7 @@ def _ratio(x: Tensor, runs: int, rounds: int, watch: Stopwatch) -> Ratio:
 
     def theirs() -> None:
         for _ in range(runs):
-            torch.aminmax(x)
-            x.sum()
-            torch.linalg.vector_norm(x)
+            other(x)
 
     ours()
     theirs()
