@@ -54,7 +54,10 @@ def serves(t: Tensor) -> bool:
             if t.dtype in _states:
                 return False
             _states[t.dtype] = "warming"
-        threading.Thread(target=_make, args=(t.dtype, t.device), daemon=True).start()
+        try:
+            threading.Thread(target=_make, args=(t.dtype, t.device), daemon=True).start()
+        except RuntimeError:  # no more threads, or the interpreter is about to end
+            _states[t.dtype] = "off"
     return state == "ready"
 
 
