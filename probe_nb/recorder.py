@@ -157,13 +157,15 @@ class Recorder:
 
     # -- the drain ----------------------------------------------------------------------------
 
-    def drain(self, *, wait: bool = True) -> None:
+    def drain(self, *, wait: bool = True) -> list[str]:
         """Append the rows whose results are on the host; with `wait`, all rows.
 
-        Without, results that a device has not sent yet are left to the next drain.
+        Without, results that a device has not sent yet are left to the next drain. Returns what
+        was lost, in words: where the results of one step cannot be had, others still can.
         """
+        lost: list[str] = []
         if devices.capturing():  # a copy to the host would break the user's capture
-            return
+            return lost
         with self._lock:
             self._scale_at = None
             if self._rows:
@@ -173,7 +175,12 @@ class Recorder:
                 self._reducer.forget()
             wait |= len(self._under_way) > _PATIENCE
             while self._under_way and (wait or self._under_way[0][1].is_here()):
-                self._land(*self._under_way.popleft())
+                rows, flight = self._under_way.popleft()
+                try:
+                    self._land(rows, flight)
+                except Exception as error:
+                    lost.append(f"rows of step {rows[0].step} were lost: {error!r}")
+        return lost
 
     def _land(self, rows: Rows, flight: Flight) -> None:
         drained, errors = flight.land()

@@ -29,6 +29,7 @@ from probe_nb.observe.only import Only, ParameterSink, Range
 from probe_nb.observe.optimizers import OptimizerHook, as_optimizers, as_scaler
 from probe_nb.observe.parameters import Parameters
 from probe_nb.observe.select import (
+    Tree,
     add_modules,
     as_module,
     mark_selected,
@@ -66,6 +67,7 @@ class Session:
         found = watched_modules(models, options.select)
         self._watched = found
         self._by_id = {id(w.module()): w for w in found}
+        self._trees = {w: Tree() for w in found if w.is_root}
         optimizers = as_optimizers(optimizer)
         self._scaler = as_scaler(scaler)
         info = about.begin(models, len(found), options)
@@ -172,6 +174,7 @@ class Session:
         self._drain()
         self._recorder.forget()
         about.finish(info)
+        self._take_in_new_modules()  # they were not called, but are listed
         self._note_unobserved()
         for closer in self.closers:
             self._tell(closer)
@@ -200,7 +203,7 @@ class Session:
         self.close(reason)
 
     def _told(self, error: BaseException) -> str:
-        where = self._modules.open.where(error)
+        where = self._modules.where(error)
         place = "" if where is None else f" in {shown(where)}"
         text = printable(" ".join(str(error).split()))
         reason = f"{type(error).__name__}{place} at step {self._clock.last}"
@@ -228,7 +231,6 @@ class Session:
 
     def _step_begins(self) -> None:
         """Prepare the first root forward of a step: parameters are read before they are used."""
-        self._take_in_new_modules()
         for watched in self._watched:
             watched.begin_step()
         self._only.begin_step()
@@ -239,15 +241,19 @@ class Session:
         """Record the parameters once a step, at the first root forward that is recorded."""
         if self._unread and self._clock.recording:
             self._unread = False
+            self._take_in_new_modules()
             for watched in self._watched:
                 watched.renamed()  # a root that is lazy was built just before its first step
+            self._modules.prepare(self._modules_alive())
             self._parameters.step_begins()
 
     def _take_in_new_modules(self) -> None:
         """Watch what was put into a model since: a replaced head, an adapter."""
         for root in [w for w in self._watched if w.is_root]:
             model = root.module()
-            added = [] if model is None else add_modules(self._by_id, root.model, model)
+            if model is None or not self._trees[root].changed(model):
+                continue
+            added = add_modules(self._by_id, root.model, model)
             mark_selected(added, self.config.select, must_match=False)
             self._watched += added
             self.run.info.modules += len(added)
@@ -258,6 +264,7 @@ class Session:
         late = time.monotonic() - self._drained_at > _PATIENCE
         if late or self._recorder.waiting > _WAITING:
             self._drain(wait=False)
+            self._gradients.prune(leaves=False)
 
     def _step_ended(self) -> None:
         if self._clock.recording or self._recorder.waiting:
@@ -276,17 +283,18 @@ class Session:
 
     def _drain(self, *, wait: bool = True) -> None:
         try:
-            self._recorder.drain(wait=wait)
+            lost = self._recorder.drain(wait=wait)
         except Exception as error:
             self._recorder.forget()
-            lost = f"rows of step {self._clock.last} were lost: {error!r}"
-            self.run.info.notices.append(lost)
-            notify(f"probe_nb: {lost}")
+            lost = [f"rows up to step {self._clock.last} were lost: {error!r}"]
         except BaseException as error:  # Ctrl-C: what still waits can be taken in later
             self.run.info.notices.append(
                 f"rows of step {self._clock.last} may be missing: {error!r}"
             )
             raise
+        self.run.info.notices += lost
+        for each in lost:
+            notify(f"probe_nb: {each}")
         self.run.info.steps = self._clock.steps
         self._drained_at = time.monotonic()
         if self.listeners:

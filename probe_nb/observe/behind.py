@@ -39,11 +39,12 @@ class Behind:
         module = self._module()
         if module is None:
             return False
-        table = module._forward_pre_hooks if self._pre else module._forward_hooks
+        table: Any = module._forward_pre_hooks if self._pre else module._forward_hooks
         if self._handle is not None and next(reversed(table), None) == self._handle.id:
             return True
-        self.remove()
-        if self._pre:
+        if self._handle is not None and self._handle.id in table:
+            table.move_to_end(self._handle.id)
+        elif self._pre:
             self._handle = module.register_forward_pre_hook(self, with_kwargs=True)
         else:
             self._handle = module.register_forward_hook(self)

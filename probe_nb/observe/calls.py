@@ -174,15 +174,12 @@ class OpenCalls(threading.local):
         self._regions = regions
         self.stack: list[Call] = []
         self.place = _NOWHERE
-        self.raised: Call | None = None
-        self._unwinding = 0
 
     def enter(self, frame: FrameType) -> int:
         """Drop calls whose frames are gone and return how many still run around `frame`.
 
         `place` then says in which stretch of a forward, or of its repetition, they do.
         """
-        self._unwinding = 0
         stack = self.stack
         while (marks := marks_between(frame, stack[-1].frame if stack else 0)) is None:
             stack.pop().drop()
@@ -190,12 +187,22 @@ class OpenCalls(threading.local):
         self.place = self._regions.place(around, marks) if marks else around
         return len(stack)
 
-    def unwound(self, watched: Watched, error: BaseException | None) -> None:
-        """Drop the newest call of a module whose forward raised; remember the innermost one."""
+    def runs(self, frame: FrameType) -> bool:
+        """Tell whether `frame` is that of the newest call."""
+        return bool(self.stack) and self.stack[-1].frame == id(frame)
+
+    def around(self, frame: FrameType) -> bool:
+        """Tell whether `frame` runs inside the newest call."""
+        until = self.stack[-1].frame if self.stack else 0
+        caller = frame.f_back
+        while caller is not None and id(caller) != until:
+            caller = caller.f_back
+        return caller is not None
+
+    def unwound(self, watched: Watched) -> None:
+        """Drop the newest call of a module whose forward raised."""
         for place in range(len(self.stack) - 1, -1, -1):
             if self.stack[place].watched is watched:
-                if self._unwinding != id(error):  # not on its way out of an inner module
-                    self._unwinding, self.raised = id(error), self._innermost(place, error)
                 for call in self.stack[place:]:
                     call.drop()
                 del self.stack[place:]
@@ -211,29 +218,3 @@ class OpenCalls(threading.local):
                 del stack[place:]
                 return call
         return None
-
-    def _innermost(self, place: int, error: BaseException | None) -> Call:
-        """Return the innermost call from `place` on that an exception came through.
-
-        A module whose own hook raised is not told of it, nor are we.
-        """
-        frames = _frames(error)
-        inner = [call for call in self.stack[place:] if call.frame in frames]
-        return inner[-1] if inner else self.stack[place]
-
-    def where(self, error: BaseException) -> str | None:
-        """Return the path of the module in which an exception was raised, if it was in one."""
-        frames = _frames(error)
-        known = [self.raised] if self.raised is not None else []
-        raised = [call for call in (*self.stack, *known) if call.frame in frames]
-        return raised[-1].watched.path if raised else None
-
-
-def _frames(error: BaseException | None) -> set[int]:
-    """Return the identities of the frames that an exception has come through so far."""
-    frames = set()
-    traceback = None if error is None else error.__traceback__
-    while traceback is not None:
-        frames.add(id(traceback.tb_frame))
-        traceback = traceback.tb_next
-    return frames

@@ -58,6 +58,8 @@ class Gradients:
         self._inputs = "grad_input" in roles
         self.reads = self._outputs or self._inputs
         self.adding = threading.Lock()
+        self._pruning = threading.Lock()
+        self._closed = False
         self._handles: list[RemovableHandle] = []
         self._leaves: dict[tuple[int, Watched, str], RemovableHandle] = {}
 
@@ -70,17 +72,32 @@ class Gradients:
 
     def leaving(self, call: Call, entered: Entered, leaves: list[Leaf]) -> None:
         """Attach to the outputs of a call and to the nodes that feed its inputs."""
-        before = len(self._handles)
+        hooked = False
         results = [(leaf, t) for leaf, t in leaves if t.requires_grad and graph.plain(t)]
         if self._outputs:
             for leaf, t in results:
-                self._attach_output(call, entered.inputs.get(id(t)), leaf, t)
+                hooked |= self._attach_output(call, entered.inputs.get(id(t)), leaf, t)
         if self._inputs and entered.inputs:
-            self._attach_inputs(call, entered, {id(t): t for _, t in results})
-        if call.owed and len(self._handles) == before:  # no hook will ever come to pay
+            hooked |= self._attach_inputs(call, entered, {id(t): t for _, t in results})
+        if call.owed and not hooked:  # no hook will ever come to pay
             self._pay(call, -1)
 
-    def _attach_output(self, call: Call, came_in: Input | None, leaf: str, t: Tensor) -> None:
+    def owe(self, call: Call, role: Role, leaves: list[Leaf]) -> None:
+        """Owe a gradient for each of these: a hook of the user's came in between, unseen."""
+        wanted = self._outputs if role == "grad_output" else self._inputs
+        for leaf, t in leaves if wanted else ():
+            if t.requires_grad and graph.plain(t):
+                call.owed += (Owed((role, leaf), Facts.of(t), "unsupported"),)
+
+    def lost(self, call: Call, entered: Entered, leaves: list[Leaf]) -> None:
+        """Owe all gradients of a call whose results a hook of the user's may still replace."""
+        self.owe(call, "grad_output", leaves)
+        for each in entered.inputs.values() if self._inputs else ():
+            self._owe(call, each, "unsupported")
+        if call.owed:
+            self._pay(call, -1)
+
+    def _attach_output(self, call: Call, came_in: Input | None, leaf: str, t: Tensor) -> bool:
         through = came_in is not None and came_in.unchanged()
         if stale(t):
             status: Status = "passthrough" if through else "stale_view"
@@ -88,6 +105,8 @@ class Gradients:
         elif not graph.cut_off(t):
             hook = OutputHook(self, call, leaf, through=through)
             self._attach_tensor(t, hook, (id(t), call.watched, leaf))
+            return True
+        return False
 
     def _attach_tensor(self, t: Tensor, hook: Hook, key: tuple[int, Watched, str]) -> None:
         """Hook an output; a leaf outlives its graphs, so there it replaces the call before."""
@@ -96,9 +115,9 @@ class Gradients:
             if (before := self._leaves.pop(key, None)) is not None:
                 before.remove()
             self._leaves[key] = handle
-        self._handles.append(handle)
+        self.keep(handle)
 
-    def _attach_inputs(self, call: Call, entered: Entered, results: dict[int, Tensor]) -> None:
+    def _attach_inputs(self, call: Call, entered: Entered, results: dict[int, Tensor]) -> bool:
         inputs = entered.inputs
         roots = Counter(id(each.root) for each in inputs.values())
         ends = graph.ends(entered, results.values())
@@ -110,9 +129,10 @@ class Gradients:
                 targets.append(found)
             elif found is not None:
                 self._owe(call, each, "stale_view" if isinstance(found, Target) else found)
-        self._attach_shares(call, targets, graph.senders(ends.starts, targets, entered.since))
+        senders = graph.senders(ends.starts, targets, entered.since)
+        return self._attach_shares(call, targets, senders)
 
-    def _attach_shares(self, call: Call, targets: list[Target], found: Senders) -> None:
+    def _attach_shares(self, call: Call, targets: list[Target], found: Senders) -> bool:
         """Attach to the nodes that send to the inputs, those of one input to one share."""
         places: dict[Any, list[tuple[Share, list[int]]]] = {}
         for input_, edge, slices in targets:
@@ -126,11 +146,12 @@ class Gradients:
             span = Span.now(edge if slices is None else None)
             share = Share(self, call, input_.leaves, nodes, span)
             if slices is not None:
-                self._handles.append(slices.register_hook(SliceHook(share, input_.geometry)))
+                self.keep(slices.register_hook(SliceHook(share, input_.geometry)))
             for node, at in mine.items():
                 places.setdefault(node, []).append((share, at))
         for node, shares in places.items():
-            self._handles.append(node.register_hook(FeederHook(shares)))
+            self.keep(node.register_hook(FeederHook(shares)))
+        return bool(places)
 
     @staticmethod
     def _owe(call: Call, each: Input, status: Status) -> None:
@@ -173,8 +194,10 @@ class Gradients:
         return number
 
     def keep(self, handle: RemovableHandle) -> None:
-        """Take the handle of a hook that was put on while a backward runs."""
+        """Take the handle of a hook that was put on a tensor or a node."""
         self._handles.append(handle)
+        if self._closed:  # by another thread, meanwhile
+            handle.remove()
 
     def noticed(self, call: Call, *, recorded: bool) -> None:
         """Pass on that a backward runs, and where it came from."""
@@ -195,16 +218,28 @@ class Gradients:
 
     # -- lifetime -------------------------------------------------------------------------------
 
-    def prune(self) -> None:
-        """Forget handles whose graphs are gone; called once per step."""
-        for handle in self._leaves.values():
-            handle.remove()
-        self._leaves.clear()
-        self._handles = [h for h in self._handles if _alive(h)]
+    def prune(self, *, leaves: bool = True) -> None:
+        """Forget handles whose graphs are gone; with `leaves`, at the end of a step, theirs too.
+
+        Other threads may add handles meanwhile: only those that were there are looked at.
+        """
+        if not self._pruning.acquire(blocking=False):
+            return  # another thread does it
+        try:
+            for key, handle in list(self._leaves.items()):
+                if leaves:
+                    handle.remove()
+                if leaves or not _alive(handle):
+                    self._leaves.pop(key, None)
+            looked_at = len(self._handles)
+            self._handles[:looked_at] = [h for h in self._handles[:looked_at] if _alive(h)]
+        finally:
+            self._pruning.release()
 
     def close(self) -> None:
         """Remove every hook, also from graphs that are still waiting for their backward."""
-        for handle in self._handles:
+        self._closed = True
+        for handle in list(self._handles):
             handle.remove()
         self._handles.clear()
         self._leaves.clear()

@@ -6,13 +6,15 @@ switch torch's fused attention off. See docs/decisions/0001-capture.md.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.nn.modules import module as torch_module
 
 from probe_nb.observe.aside import aside
 from probe_nb.observe.behind import Behind
@@ -21,11 +23,14 @@ from probe_nb.observe.compiled import beside
 from probe_nb.observe.gradients import Gradients
 from probe_nb.observe.leaves import Leaf, arguments, results
 from probe_nb.observe.only import Only
-from probe_nb.observe.regions import Place, Regions
+from probe_nb.observe.regions import Place, Regions, local
 from probe_nb.observe.replicas import Replicas, is_replica
 from probe_nb.observe.select import Watched
-from probe_nb.observe.sink import Sink
+from probe_nb.observe.sink import Facts, Sink
 from probe_nb.terms import Role
+
+_BEFORE: Final[Any] = torch_module._global_forward_pre_hooks
+_AFTER: Final[Any] = torch_module._global_forward_hooks
 
 
 class ModuleHooks:
@@ -55,8 +60,7 @@ class ModuleHooks:
         self._clock = clock
         self._gradients = gradients
         self._sink = sink
-        self._inputs = "input" in roles
-        self._outputs = "output" in roles
+        self._roles = roles
         self._recomputes = recomputes
         self._begins = begins
         self._goes_on = goes_on
@@ -67,68 +71,78 @@ class ModuleHooks:
         self._cramped = False
         self.open = OpenCalls(self._regions)
 
-    # torch calls these four. They hold the only `except` between us and the user's model, and the
+    # torch calls these two. They hold the only `except` between us and the user's model, and the
     # only guard that keeps the user's function modes and tensor classes from seeing what we read.
 
     @beside
-    def before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        """Forward pre hook of every module in the process."""
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: Any = None) -> None:
+        """Forward pre hook of every module in the process; behind a module's own with `kwargs`."""
         watched = None
         try:
             if torch.compiler.is_compiling() or (watched := self._find(module)) is None:
                 return
-            if not module._forward_pre_hooks or not self._waits(module, pre=True):
-                frame = sys._getframe(1)
-                with aside():
-                    self._before(watched, module, args, _kwargs(frame), frame)
+            behind = kwargs is not None
+            frame = sys._getframe(2 if behind else 1)
+            if self._idle(watched, frame) or (behind and self.open.runs(frame)):
+                return
+            late = False
+            if not behind and module._forward_pre_hooks:
+                if self._waits(module, pre=True):
+                    return
+                late = True
+            with aside():
+                kwargs = kwargs if behind else _kwargs(frame)
+                self._before(watched, module, args, kwargs, frame, late=late)
         except RecursionError:  # there is no room on the stack, not even for a call to say so
             self._cramped = True
         except Exception as error:  # a fault of ours is never the user's
             self._sink.fault(watched, "forward", error)
 
     @beside
-    def after(self, module: nn.Module, _: tuple[Any, ...], output: Any) -> None:
-        """Forward hook of every module in the process."""
+    def after(
+        self, module: nn.Module, _: tuple[Any, ...], output: Any, *, behind: bool = False
+    ) -> None:
+        """Forward hook of every module in the process, or behind a module's own hooks."""
         watched = None
         try:
             if torch.compiler.is_compiling() or (watched := self._find(module)) is None:
                 return
-            frame = sys._getframe(1)
+            frame = sys._getframe(2 if behind else 1)
             if frame.f_code.co_name == "_call_impl":  # torch is passing an exception on
-                self.open.unwound(watched, sys.exc_info()[1])
-            elif not module._forward_hooks or not self._waits(module, pre=False):
+                self.open.unwound(watched)
+                return
+            late = False
+            if not behind and module._forward_hooks:
+                if self._waits(module, pre=False):
+                    return
+                late = True
+            if (call := self.open.leave(id(frame))) is not None:
                 with aside():
-                    self._after(frame, output)
+                    self._after(call, output, late=late)
         except RecursionError:  # there is no room on the stack, not even for a call to say so
             self._cramped = True
         except Exception as error:  # a fault of ours is never the user's
             self._sink.fault(watched, "forward", error)
 
-    @beside
-    def _before_behind(self, module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> None:
-        watched = None
-        try:
-            if torch.compiler.is_compiling() or (watched := self._find(module)) is None:
-                return
-            with aside():
-                self._before(watched, module, args, kwargs, sys._getframe(2))
-        except RecursionError:  # there is no room on the stack, not even for a call to say so
-            self._cramped = True
-        except Exception as error:  # a fault of ours is never the user's
-            self._sink.fault(watched, "forward", error)
+    def _idle(self, watched: Watched, frame: FrameType) -> bool:
+        """Tell whether a call needs nothing: it is inside another, in a step not recorded."""
+        if self._clock.recording or watched.is_root or not watched.called:
+            return False
+        return torch._C._current_graph_task_id() == -1 and self.open.around(frame)
 
-    @beside
-    def _after_behind(self, module: nn.Module, _: tuple[Any, ...], output: Any) -> None:
-        watched = None
-        try:
-            if torch.compiler.is_compiling() or (watched := self._find(module)) is None:
-                return
-            with aside():
-                self._after(sys._getframe(2), output)
-        except RecursionError:  # there is no room on the stack, not even for a call to say so
-            self._cramped = True
-        except Exception as error:  # a fault of ours is never the user's
-            self._sink.fault(watched, "forward", error)
+    def where(self, error: BaseException) -> str | None:
+        """Return the path of the module in which an exception was raised, if it was in one.
+
+        The frames of torch that it came through know their modules.
+        """
+        path, traceback = None, error.__traceback__
+        while traceback is not None:
+            frame, traceback = traceback.tb_frame, traceback.tb_next
+            if frame.f_code.co_filename == torch_module.__file__:
+                module = local(frame, "self")
+                found = self._find(module) if isinstance(module, nn.Module) else None
+                path = found.path if found is not None else path
+        return path
 
     def _find(self, module: nn.Module) -> Watched | None:
         """Return what is known of a module that is watched, not of a later one at its address."""
@@ -150,17 +164,33 @@ class ModuleHooks:
     def _waits(self, module: nn.Module, *, pre: bool) -> bool:
         """Tell whether a hook of ours runs behind the module's own in this very call.
 
-        Torch has chosen the pre hooks of the call by now: one that must be added comes too late
-        for it. Hooks after the forward are chosen after it, so those are in time.
+        Where torch runs hooks it has chosen them all: one that must be added then, or has to go
+        behind another, comes too late for this call.
         """
         if is_replica(module) and (watched := self._find(module)) is not None:
             module = watched.module() or module  # their hooks are in one table
         key = (id(module), pre)
         behind = self._behind.get(key)
         if behind is None:
-            act = self._before_behind if pre else self._after_behind
+            act = self.before if pre else functools.partial(self.after, behind=True)
             behind = self._behind[key] = Behind(module, act, pre=pre)
         return behind.last()
+
+    def _overtaken(self) -> bool:
+        """Go behind process-wide hooks that were put on after ours; True if one was in time.
+
+        Torch chooses those before the forward of a call when it begins, and the others after it.
+        """
+        late = False
+        for table in (_BEFORE, _AFTER):
+            overtaken = False
+            for key, hook in reversed(list(table.items())):
+                owner = getattr(hook, "__self__", None)
+                if owner is self and overtaken:
+                    table.move_to_end(key)
+                    late |= table is _BEFORE
+                overtaken |= not isinstance(owner, ModuleHooks)  # not of another session
+        return late
 
     def drop_raised(self) -> None:
         """Let go of the calls of this thread whose forward raised."""
@@ -184,7 +214,14 @@ class ModuleHooks:
     # -- the work -------------------------------------------------------------------------------
 
     def _before(
-        self, watched: Watched, module: nn.Module, args: Any, kwargs: Any, frame: FrameType
+        self,
+        watched: Watched,
+        module: nn.Module,
+        args: Any,
+        kwargs: Any,
+        frame: FrameType,
+        *,
+        late: bool,
     ) -> None:
         if torch._C._get_tracing_state() is not None:
             return
@@ -193,6 +230,8 @@ class ModuleHooks:
         depth = self.open.enter(frame)
         place = self.open.place
         outermost = depth == 0 and task == -1 and place.repeats is None
+        if outermost and self._overtaken():
+            late = True
         if outermost and is_replica(module):
             with self._replicas.lock:
                 if not watched.is_root or self._replicas.first(module):
@@ -209,7 +248,7 @@ class ModuleHooks:
         if module._forward_hooks:
             self._waits(module, pre=False)
         if call.recorded:
-            self._observe_inputs(call, arguments(args, kwargs))
+            self._observe_inputs(call, arguments(args, kwargs), late=late)
 
     def _outermost(self, watched: Watched) -> None:
         """Let the clock see the forward of a root, and what else can only begin a step."""
@@ -255,28 +294,37 @@ class ModuleHooks:
         call.place = place
         return call
 
-    def _observe_inputs(self, call: Call, leaves: list[Leaf]) -> None:
-        if self._inputs and (self._recomputes or not call.recompute):
-            for leaf, t in leaves:
-                self._sink.tensor(call, ("input", leaf), t)
+    def _observe_inputs(self, call: Call, leaves: list[Leaf], *, late: bool) -> None:
+        self._see(call, "input", leaves, late=late)
         if self._gradients.reads and call.place.flows and torch.is_grad_enabled():
-            call.entered = self._gradients.entering(leaves)
+            if late:
+                self._gradients.owe(call, "grad_input", leaves)
+            call.entered = self._gradients.entering([] if late else leaves)
 
-    def _after(self, frame: FrameType, output: Any) -> None:
-        call = self.open.leave(id(frame))
-        if call is None:
-            return
+    def _after(self, call: Call, output: Any, *, late: bool) -> None:
         entered, call.entered = call.entered, None
         leaves = results(output)
         if call.watched.is_root and not call.recompute:
             self._gradients.notice(call, leaves)
         if not call.recorded:
             return
-        if self._outputs and (self._recomputes or not call.recompute):
-            for leaf, t in leaves:
-                self._sink.tensor(call, ("output", leaf), t)
+        self._see(call, "output", leaves, late=late)
         if entered is not None:
-            self._gradients.leaving(call.original or call, entered, leaves)
+            original = call.original or call
+            if late:
+                self._gradients.lost(original, entered, leaves)
+            else:
+                self._gradients.leaving(original, entered, leaves)
+
+    def _see(self, call: Call, role: Role, leaves: list[Leaf], *, late: bool) -> None:
+        """Hand tensors over; `late` says that a hook of the user's may still replace them."""
+        if role not in self._roles or (call.recompute and not self._recomputes):
+            return
+        for leaf, t in leaves:
+            if late:
+                self._sink.absent(call, (role, leaf), Facts.of(t), "unsupported")
+            else:
+                self._sink.tensor(call, (role, leaf), t)
 
 
 def _kwargs(frame: FrameType) -> dict[str, Any]:
@@ -285,5 +333,5 @@ def _kwargs(frame: FrameType) -> dict[str, Any]:
     A process-wide pre hook is not handed them. The alternative, a mark in every module's table
     of hooks that want keywords, would be copied and saved with the module.
     """
-    found = frame.f_locals.get("kwargs")
+    found = local(frame, "kwargs")
     return found if isinstance(found, dict) else {}

@@ -9,6 +9,7 @@ stands for is known, whatever the order of the repeats. See docs/decisions/0008.
 from __future__ import annotations
 
 import inspect
+import sys
 import weakref
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -43,6 +44,7 @@ UNPACK: Final = _inner_code(checkpoint._checkpoint_hook.__init__, "unpack_hook")
 """Repeats the forward of a checkpoint, for the tensors that it did not keep."""
 
 _MARKS: Final = {id(code) for code in (FUNCTION, CHECKPOINT, BACKWARD, BACKWARD_BOXED, UNPACK)}
+_TABLES: Final = frozenset(("locals", "vars", "dir", "eval", "exec"))
 _ROOM: Final = 64
 
 
@@ -142,7 +144,7 @@ class Regions:
         if mark.code is CHECKPOINT:
             key = _checkpoint_frame(mark.frame)
             return around if key is None else around._replace(region=self._begun(key, around))
-        key = mark.frame.f_locals.get("frame" if mark.code is UNPACK else "self")
+        key = local(mark.frame, "frame" if mark.code is UNPACK else "self")
         found = self._find(key)
         return Place(None, Region(key, known=False) if found is None else found)
 
@@ -187,10 +189,27 @@ def marks_between(frame: FrameType, until: int) -> list[Mark] | None:
     return None if until else marks
 
 
+def local(frame: FrameType, name: str) -> Any:
+    """Return a variable of a frame, and leave no table of all of them behind.
+
+    Before Python 3.13 the frame would keep that table, with what the code has let go of since.
+    """
+    table = frame.f_locals
+    value = table.get(name)
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        table.clear()
+    return value
+
+
 def _first_argument(frame: FrameType) -> Any:
-    """Return the node that torch hands to the forward of a Function; None in the newer style."""
+    """Return the node that torch hands to the forward of a Function; None in the newer style.
+
+    It is not asked of code that may hold the table of its variables: it is the one we would get.
+    """
     code = frame.f_code
-    value = frame.f_locals.get(code.co_varnames[0]) if code.co_varnames else None
+    if not code.co_varnames or _TABLES.intersection(code.co_names):
+        return None
+    value = local(frame, code.co_varnames[0])
     if not code.co_argcount and isinstance(value, tuple) and value:  # a decorator's `*args`
         value = value[0]
     return value if isinstance(value, BackwardCFunction) else None
@@ -198,5 +217,5 @@ def _first_argument(frame: FrameType) -> Any:
 
 def _checkpoint_frame(frame: FrameType) -> Any:
     """Return what stands for a checkpoint that is not reentrant; None for one that is."""
-    generator = getattr(frame.f_locals.get("gen"), "gi_frame", None)
-    return None if generator is None else generator.f_locals.get("new_frame")
+    generator = getattr(local(frame, "gen"), "gi_frame", None)
+    return None if generator is None else local(generator, "new_frame")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import weakref
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +29,8 @@ _WRAPPERS: Final = {
 
 _DISTRIBUTED: Final = ("DistributedDataParallel", "FullyShardedDataParallel")
 
+_PATHS: Final = 8
+"""Paths of one module that are known. With modules shared at every level there may be millions."""
 
 _FORWARDS: Final = 16
 """Forwards whose backwards are told apart at once, for the parameters of one module."""
@@ -185,7 +188,7 @@ def add_modules(by_id: dict[int, Watched], name: str, model: nn.Module) -> list[
     """
     added = []
     places: dict[int, list[str]] = {}
-    for path, module, compiled, shell in _walk(model, ""):
+    for path, module, compiled, shell in _walk(model):
         known = by_id.get(id(module))
         if known is None or known.module() is not module:
             ref, cls, is_root = weakref.ref(module), type(module), path == ""
@@ -202,33 +205,69 @@ def add_modules(by_id: dict[int, Watched], name: str, model: nn.Module) -> list[
 
 def unwrapped(module: nn.Module) -> tuple[nn.Module, bool]:
     """Return a module without what is wrapped around it, and whether it is compiled."""
-    _, inner, compiled, _ = next(_walk(module, ""))
+    inner, compiled, _ = _unwrapped(module)
     return inner, compiled
 
 
-def _walk(
-    module: nn.Module,
-    path: str,
-    inside: frozenset[int] = frozenset(),
-    *,
-    compiled: bool = False,
-    shell: nn.Module | None = None,
-) -> Iterator[tuple[str, nn.Module, bool, nn.Module | None]]:
-    """Yield (path, module, is compiled, wrapper) depth first, once per path, without wrappers."""
-    kind = type(module).__name__
-    inner = getattr(module, _WRAPPERS[kind], None) if kind in _WRAPPERS else None
-    compiled |= kind == "OptimizedModule"
-    compiled |= getattr(module, "_compiled_call_impl", None) is not None
-    if isinstance(inner, nn.Module):
+def _unwrapped(
+    module: nn.Module, *, compiled: bool = False
+) -> tuple[nn.Module, bool, nn.Module | None]:
+    """Return the module inside, whether it is compiled, and the wrapper that spreads it or any."""
+    shell = None
+    while True:
+        kind = type(module).__name__
+        inner = getattr(module, _WRAPPERS[kind], None) if kind in _WRAPPERS else None
+        compiled |= kind == "OptimizedModule"
+        compiled |= getattr(module, "_compiled_call_impl", None) is not None
+        if not isinstance(inner, nn.Module):
+            return module, compiled, shell
         shell = module if kind in _DISTRIBUTED or shell is None else shell
-        yield from _walk(inner, path, inside, compiled=compiled, shell=shell)
-        return
-    yield path, module, compiled, shell
-    inside |= {id(module)}
-    for name, child in module._modules.items():
-        if child is not None and id(child) not in inside:
-            below = printable(f"{path}.{name}" if path else name)
-            yield from _walk(child, below, inside, compiled=compiled)
+        module = inner
+
+
+def _walk(model: nn.Module) -> Iterator[tuple[str, nn.Module, bool, nn.Module | None]]:
+    """Yield (path, module, is compiled, wrapper) depth first, once per path, without wrappers."""
+    times: Counter[int] = Counter()
+    nobody: frozenset[int] = frozenset()
+    todo = [("", model, False, nobody)]
+    while todo:
+        path, wrapped, compiled, inside = todo.pop()
+        module, compiled, shell = _unwrapped(wrapped, compiled=compiled)
+        times[id(module)] += 1
+        if id(module) in inside or times[id(module)] > _PATHS:
+            continue
+        yield path, module, compiled, shell
+        inside |= {id(module)}
+        todo += [
+            (printable(f"{path}.{name}" if path else name), child, compiled, inside)
+            for name, child in reversed(list(module._modules.items()))
+            if child is not None
+        ]
+
+
+class Tree:
+    """What a model was made of when it was last looked at."""
+
+    def __init__(self) -> None:
+        """Know of nothing."""
+        self._modules: list[weakref.ref[nn.Module]] = []
+        self._names: list[str | int] = []
+
+    def changed(self, model: nn.Module) -> bool:
+        """Tell whether modules were put into a model, taken out or moved since."""
+        modules, known = [model], {id(model)}
+        names: list[str | int] = []
+        for module in modules:  # it grows meanwhile
+            for name, child in module._modules.items():
+                names += [name, id(child)]
+                if child is not None and id(child) not in known:
+                    known.add(id(child))
+                    modules.append(child)
+        alive = all(ref() is not None for ref in self._modules)  # else an address may be used anew
+        if alive and names == self._names and self._modules:
+            return False
+        self._modules, self._names = [weakref.ref(module) for module in modules], names
+        return True
 
 
 def mark_selected(found: list[Watched], select: Sequence[str], *, must_match: bool = True) -> None:

@@ -295,7 +295,10 @@ def test_a_backward_inside_compiled_code_compiles_what_it_does_unwatched(penalty
         counters.clear()
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), Sliced(), nn.Linear(4, 4))
-        forward = torch._dynamo.disable(lambda x: model(x))
+
+        @torch._dynamo.disable
+        def forward(x):
+            return model(x)
 
         def step(x):
             z = x * 2
