@@ -117,15 +117,22 @@ def left_over(model):
 
 @pytest.fixture(scope="module")
 def lines():
-    """Return every line of ours that runs while a model trains, and how often."""
+    """Return every line of ours that runs while a model trains, and how often.
+
+    What runs only because nobody asks for rows in between, or only because somebody does, is
+    left out: the trainings below do the one or the other.
+    """
     measuring.compiled()  # so that no other kernel takes over in between
     model, optimizer = made()
     train(model, optimizer)
-    fault = Fault()
+    alone, asked = Fault(), Fault()
     with probe.watch(model, live=False):
-        traced(fault, lambda: train(model, optimizer))
-    assert len(fault.seen) > 300
-    return fault.seen
+        traced(alone, lambda: train(model, optimizer))
+    with probe.watch(model, live=False) as run:
+        traced(asked, lambda: train(model, optimizer, run, []))
+    both = {at: times for at, times in alone.seen.items() if at in asked.seen}
+    assert len(both) > 300
+    return both
 
 
 @pytest.fixture(scope="module")
