@@ -312,6 +312,8 @@ class Session:
             notify(f"A live view was switched off: {error}")
 
     def _note_unobserved(self) -> None:
+        notices = self.run.info.notices
+        notices += [text for text in tuple(self._modules.unread) if text not in notices]
         self.run.info.unobserved = self._coverage.unobserved()
 
 

@@ -69,6 +69,8 @@ class ModuleHooks:
         self._regions = Regions()
         self._replicas = Replicas(watched)
         self._cramped = False
+        self.unread: set[str] = set()
+        """What of arguments and results was not looked at, in words."""
         self.open = OpenCalls(self._regions)
 
     # torch calls these two. They hold the only `except` between us and the user's model, and the
@@ -248,7 +250,7 @@ class ModuleHooks:
         if module._forward_hooks:
             self._waits(module, pre=False)
         if call.recorded:
-            self._observe_inputs(call, arguments(args, kwargs), late=late)
+            self._observe_inputs(call, arguments(args, kwargs, self.unread), late=late)
 
     def _outermost(self, watched: Watched) -> None:
         """Let the clock see the forward of a root, and what else can only begin a step."""
@@ -270,7 +272,7 @@ class ModuleHooks:
         recorded = heard is not None and heard.selected and clock.recording
         number, watched.calls = watched.calls, watched.calls + 1
         when = (clock.step, clock.micro_step, number)
-        call = Call(heard or watched, id(frame), *when, module.training, recorded=recorded)
+        call = Call(heard or watched, id(frame), *when, bool(module.training), recorded=recorded)
         call.watched.seen |= recorded
         call.place = place
         place.note(watched, call)
@@ -303,7 +305,7 @@ class ModuleHooks:
 
     def _after(self, call: Call, output: Any, *, late: bool) -> None:
         entered, call.entered = call.entered, None
-        leaves = results(output)
+        leaves = results(output, self.unread)
         if call.watched.is_root and not call.recompute:
             self._gradients.notice(call, leaves)
         if not call.recorded:

@@ -62,13 +62,14 @@ RESULTS = [
 
 @pytest.mark.parametrize(("value", "expected"), RESULTS)
 def test_each_tensor_of_a_result_has_its_path(value, expected):
-    found = results(value)
+    found = results(value, set())
     assert [name for name, _ in found] == [name for name, _ in expected]
     assert all(torch.equal(t, e) for (_, t), (_, e) in zip(found, expected, strict=True))
 
 
 def test_arguments_are_named_by_place_and_by_keyword():
-    found = arguments((A, {"hidden": B}, None, 3), {"mask": C, "past": [(A, B)]})
+    given = (A, {"hidden": B}, None, 3)
+    found = arguments(given, {"mask": C, "past": [(A, B)]}, set())
     assert [name for name, _ in found] == [
         "0", "1.hidden", "kwargs.mask", "kwargs.past.0.0", "kwargs.past.0.1",
     ]  # fmt: skip
@@ -76,14 +77,14 @@ def test_arguments_are_named_by_place_and_by_keyword():
 
 def test_a_packed_sequence_is_its_data():
     packed = torch.nn.utils.rnn.pack_sequence([C, B])
-    assert [(name, t is packed.data) for name, t in results((packed, A))] == [
+    assert [(name, t is packed.data) for name, t in results((packed, A), set())] == [
         ("0.data", True),
         ("1", False),
     ]
 
 
 def test_the_very_tensors_are_handed_over():
-    assert results([A])[0][1] is A
+    assert results([A], set())[0][1] is A
 
 
 @pytest.mark.parametrize("kind", [list, dict, Node])
@@ -97,7 +98,7 @@ def test_a_structure_that_contains_itself_comes_to_an_end(kind):
     else:
         value = Node(A)
         value.next = value
-    found = results(value)
+    found = results(value, set())
     assert 1 <= len(found) < 50
     assert all(t is A for _, t in found)
 
@@ -110,7 +111,7 @@ def test_a_container_that_changes_its_size_while_it_is_read_is_read_once():
             self[f"{key}+"] = None
             return super().__getitem__(key)
 
-    assert [name for name, _ in results(Grows(a=A, b=B))] == ["a", "b"]
+    assert [name for name, _ in results(Grows(a=A, b=B), set())] == ["a", "b"]
 
 
 def test_rows_carry_the_names_and_not_what_is_no_tensor():
