@@ -27,6 +27,9 @@ _WRAPPERS: Final = {
 }
 """Classes that only wrap one module; they are skipped and leave no trace in its path."""
 
+_MAKERS: Final = ("torch", "fairscale", "apex", "megatron")
+"""Packages whose classes of these names are meant: one of the user's own may be anything."""
+
 _DISTRIBUTED: Final = ("DistributedDataParallel", "FullyShardedDataParallel")
 
 _PATHS: Final = 8
@@ -100,7 +103,7 @@ class Watched:
         call = self._parameters.get(key)
         if call is None:
             module = self.module()
-            training = module is not None and module.training
+            training = module is not None and bool(module.training)
             call = self._parameters[key] = Call(self, 0, *key, 0, training, False)
             while len(self._parameters) > _FORWARDS:
                 self._parameters.pop(next(iter(self._parameters)), None)
@@ -216,13 +219,17 @@ def _unwrapped(
     shell = None
     while True:
         kind = type(module).__name__
-        inner = getattr(module, _WRAPPERS[kind], None) if kind in _WRAPPERS else None
-        compiled |= kind == "OptimizedModule"
+        inner = getattr(module, _WRAPPERS[kind], None) if _only_wraps(type(module)) else None
+        compiled |= kind == "OptimizedModule" and inner is not None
         compiled |= getattr(module, "_compiled_call_impl", None) is not None
         if not isinstance(inner, nn.Module):
             return module, compiled, shell
         shell = module if kind in _DISTRIBUTED or shell is None else shell
         module = inner
+
+
+def _only_wraps(cls: type) -> bool:
+    return cls.__name__ in _WRAPPERS and cls.__module__.partition(".")[0] in _MAKERS
 
 
 def _walk(model: nn.Module) -> Iterator[tuple[str, nn.Module, bool, nn.Module | None]]:

@@ -67,7 +67,7 @@ class Parallel(nn.Module):
         return torch.cat([results[n] for n in range(self.count)])
 
 
-Parallel.__name__ = "DataParallel"
+Parallel.__name__, Parallel.__module__ = "DataParallel", nn.DataParallel.__module__
 
 
 def parallel(count=2):

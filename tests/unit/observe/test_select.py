@@ -134,6 +134,58 @@ def test_wrappers_leave_no_trace_in_paths():
     assert [w.path for w in watched_modules({"model": compiled}, [])] == ["", "0", "0.0", "0.1"]
 
 
+def test_classes_of_the_users_that_are_called_as_wrappers_are_modules_like_others():
+    class DataParallel(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.module, self.head = nn.Linear(2, 2), nn.Linear(2, 1)
+
+        def forward(self, x):
+            return self.head(self.module(x))
+
+    class OptimizedModule(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self._orig_mod = nn.Linear(2, 2)
+
+        def forward(self, x):
+            return 2 * self._orig_mod(x)
+
+    model = nn.Sequential(OptimizedModule(), DataParallel())
+    paths = ["", "0", "0._orig_mod", "1", "1.module", "1.head"]
+    found = watched_modules({"model": model}, [])
+    assert [(w.path, w.compiled, w.shell) for w in found] == [(p, False, None) for p in paths]
+    with probe.watch(model, roles="output", live=False) as run:
+        expected = model(torch.ones(1, 2))
+    assert run.info.modules == 6
+    assert set(run.df["module"]) == set(paths)
+    inner, outer = (run.frame(module=path)["mean"].item() for path in ("0._orig_mod", "0"))
+    assert outer == pytest.approx(2 * inner)
+    assert run.frame(module="1.head")["mean"].item() == expected.item()
+
+
+def test_modules_that_are_shared_at_every_level_are_walked_a_few_times_and_each_is_found():
+    layer = nn.Linear(2, 2)
+    for _ in range(40):  # torch itself names 41 modules; there are 2**41 - 1 paths
+        above = nn.Module()
+        above.a = above.b = layer
+        layer = above
+    found = watched_modules({"model": layer}, ["*.b"])
+    assert [w.path for w in found] == [".".join("a" * depth) for depth in range(41)]
+    assert found[1].aliases == ["b"]
+    assert found[2].aliases == ["a.b", "b.a", "b.b"]
+    assert max(len(w.aliases) for w in found) < 10
+
+
+def test_all_to_all_modules_are_each_found():
+    modules = [nn.Module() for _ in range(12)]
+    for module in modules:
+        for place, other in enumerate(modules):
+            module.add_module(str(place), other)
+    found = watched_modules({"model": modules[0]}, [])
+    assert {id(w.module()) for w in found} == {id(m) for m in modules}
+
+
 def test_a_name_with_dots_and_signs_is_kept():
     model = nn.Module()
     model.add_module("x<b", nn.Linear(1, 1))
