@@ -6,7 +6,6 @@ A run needs no torch: one that was loaded from a file is as good as one just rec
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,14 @@ import pandas as pd
 
 from probe_nb.analysis import missed
 from probe_nb.config import MEMORY, Memory, as_bytes
-from probe_nb.errors import SelectionError, SessionStateError, closest, notify
+from probe_nb.errors import SessionStateError, notify
 from probe_nb.exponents import Histogram
 from probe_nb.recording import Range, Recording
 from probe_nb.store import files
 from probe_nb.store.columns import Columns
-from probe_nb.store.filters import joined, parsed
+from probe_nb.store.filters import chosen, line, summed
 from probe_nb.store.table import COLUMNS, stored, to_frame
-from probe_nb.terms import COUNTS, ROLES, STATISTICS, RunInfo, shown
+from probe_nb.terms import RunInfo
 
 
 class Run:
@@ -30,6 +29,9 @@ class Run:
     Attributes:
         info: Names, versions, options, and how the session ended.
         columns: The records as columns; `df` is the comfortable form of the same.
+        readers: What the report has read so far is kept here, so that it is read once.
+
+    A run can be copied and pickled; the copy is closed. To keep one, use `save`.
 
     >>> import torch, probe_nb as probe
     >>> model = torch.nn.Linear(2, 1, bias=False)
@@ -46,9 +48,15 @@ class Run:
         """Hold records; sessions and `probe.load` make runs, users need not."""
         self.info = info
         self.columns = Columns() if columns is None else columns
+        self.readers: list[Any] = []
         self._session: Recording | None = None
         self._frame: pd.DataFrame | None = None
         self._warned = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy or a pickle holds: the records, and nothing of the session."""
+        self.flush()
+        return {**vars(self), "readers": [], "_session": None, "_frame": None}
 
     # -- while the session is open ---------------------------------------------------------
 
@@ -153,13 +161,7 @@ class Run:
                 this run; the message names the nearest.
         """
         self.flush()
-        return self._rows(filters, COLUMNS)
-
-    def _rows(self, filters: Mapping[str, Any], names: Sequence[str]) -> pd.DataFrame:
-        """Return some columns of the rows that pass; of what is on disk no more is read."""
-        columns = self.columns
-        rows, found = columns.where(parsed(filters, columns), stored(names))
-        return to_frame(found, columns.tables, names=names, index=rows)
+        return chosen(self.columns, filters, COLUMNS)
 
     def _whole(self) -> pd.DataFrame:
         columns = self.columns.tail(0, stored(COLUMNS))
@@ -203,15 +205,8 @@ class Run:
         Raises:
             SelectionError: No such module, role or statistic.
         """
-        known = (*STATISTICS, *COUNTS)
-        if stat not in known:
-            near = closest(stat, known)
-            raise SelectionError(f"`{stat}` is not a statistic.{near} Known: {', '.join(known)}.")
-        rows = self._site_rows(module, role, leaf, model, (stat, "numel"))
-        line = joined(rows, stat)
-        line = line.astype("float64")  # NaN, a gap in a line, where a step has no number
-        line.name = f"{shown(module)} {role} {stat}"
-        return line
+        self.flush()
+        return line(self.columns, module, role, stat, leaf=leaf, model=model)
 
     def histogram(
         self,
@@ -229,50 +224,8 @@ class Run:
         Raises:
             SelectionError: No such module, role or step, or nothing was counted there.
         """
-        rows = self._site_rows(module, role, leaf, model)
-        if step is None:
-            step = int(rows["step"].max())
-        chosen = rows[rows["step"] == step]
-        found = [each for each in self.columns.histograms(chosen.index) if each is not None]
-        if not found:
-            steps = sorted({int(s) for s in rows["step"]})
-            raise SelectionError(
-                f"Nothing was counted at `{shown(module)}` {role} in step {step}. It has steps "
-                f"{steps[0]} to {steps[-1]}."
-            )
-        total = found[0]
-        for each in found[1:]:
-            total = total + each
-        return total
-
-    def _site_rows(
-        self,
-        module: str,
-        role: str,
-        leaf: str | None,
-        model: str | None,
-        names: Sequence[str] = (),
-    ) -> pd.DataFrame:
-        if role not in ROLES:
-            near = closest(role, ROLES)
-            raise SelectionError(f"`{role}` is not a role.{near} Known: {', '.join(ROLES)}.")
         self.flush()
-        filters = {"module": module, "model": model, "role": [role], "leaf": leaf}
-        rows = self._rows(filters, ("step", "model", "module", *names))
-        if rows.empty:
-            there = self._rows({"module": module}, ("role",))
-            roles = [str(r) for r in there["role"].unique()]
-            raise SelectionError(
-                f"`{shown(module)}` has no `{role}` rows; it has {', '.join(roles) or 'none'}."
-            )
-        found = rows[["model", "module"]].drop_duplicates()
-        if len(found) > 1:
-            names = [f"`{shown(str(row.module))}` of `{row.model}`" for row in found.itertuples()]
-            raise SelectionError(
-                f"`{shown(module)}` matches {len(found)} modules, {names[0]} and {names[1]} among "
-                "them. Give the path of one, and `model=` if several models have it."
-            )
-        return rows
+        return summed(self.columns, module, role, step, leaf=leaf, model=model)
 
     # -- what was not seen --------------------------------------------------------------------
 

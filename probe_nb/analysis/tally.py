@@ -68,7 +68,8 @@ class Tally:
     def read(self) -> bool:
         """Take in what was added since the last time; tell whether there was anything."""
         before = self.rows
-        for _, block in self.columns.chunks(before):
+        for first, block in self.columns.chunks(before):
+            self.rows = first  # where files of a run were removed, numbers are left out
             self._take_in(block)
         return self.rows > before
 

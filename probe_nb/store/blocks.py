@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from probe_nb.store.missing import gone
 from probe_nb.store.table import DTYPES, Arrays
 
 HISTOGRAM: Final = ("hist_size", "hist_bins", "hist_counts")
@@ -58,18 +59,16 @@ def pick(columns: Arrays, rows: Rows) -> Arrays:
     return found
 
 
-class Block(NamedTuple):
-    """Rows in memory: from `first` up to `end`, joined `level` times."""
+class Block:
+    """Rows in memory: from `first` up to `end`, joined `level` times; they take `bytes`."""
 
-    first: int
-    end: int
-    level: int
-    columns: Arrays
-
-    @property
-    def bytes(self) -> int:
-        """What they take."""
-        return sum(column.nbytes for column in self.columns.values())
+    def __init__(self, first: int, columns: Arrays, level: int = 0) -> None:
+        """Hold rows, the first one of this number."""
+        self.first = first
+        self.end = first + len(columns["step"])
+        self.level = level
+        self.columns = columns
+        self.bytes = sum(column.nbytes for column in columns.values())
 
     def may_pass(self, _name: str, _test: Any) -> bool:
         """Tell whether a test has to be tried on these rows."""
@@ -97,7 +96,16 @@ class Part(NamedTuple):
     path: Path
     folder: Folder
     steps: tuple[int, int]
-    bytes: int = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Carry the file as bytes: where a pickle is read, they become a file of its own."""
+        with self._explained():
+            data = self.path.read_bytes()
+        return _unpacked, (self.folder, data, self.first, self.end, self.steps)
+
+    def __deepcopy__(self, _: object) -> Part:
+        """Return the same: nobody changes a file, and it stays as long as one of both is held."""
+        return self
 
     def may_pass(self, name: str, test: Any) -> bool:
         """Tell whether a test could hold for a row: some need no look into the file."""
@@ -126,7 +134,7 @@ class Part(NamedTuple):
 
     def _groups(self, numbers: list[int] | None, names: Sequence[str]) -> Arrays:
         stored = [name for name in names if name != "hist_size"]
-        with pq.ParquetFile(self.path, page_checksum_verification=True) as file:
+        with self._explained(), pq.ParquetFile(self.path, page_checksum_verification=True) as file:
             every = range(file.num_row_groups)
             table = file.read_row_groups(every if numbers is None else numbers, stored)
         found: Arrays = {}
@@ -137,6 +145,19 @@ class Part(NamedTuple):
             else:
                 found[name] = column.to_numpy(zero_copy_only=False)
         return {name: found[name] for name in names}
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say what is missing where the file is."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise FileNotFoundError(gone([self])) from error
+
+
+def _unpacked(folder: Folder, data: bytes, first: int, end: int, steps: tuple[int, int]) -> Part:
+    """Return a part that was pickled; those of one run share a folder again."""
+    return Part(first, end, folder.keep(first, data), folder, steps)
 
 
 def _whole(column: Any) -> Any:
@@ -161,12 +182,34 @@ class Folder:
         large = "/var/tmp"  # noqa: S108 - mkdtemp makes a private folder; /tmp may be memory
         there = not named and os.path.isdir(large) and os.access(large, os.W_OK)  # noqa: PTH112
         self.path = Path(tempfile.mkdtemp(prefix="probe_nb-", dir=large if there else None))
-        self._remove = weakref.finalize(self, _remove, self.path, os.getpid())
+        self._owner = os.getpid()
+        self._remove = weakref.finalize(self, _remove, self.path, self._owner)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be pickled as a new one: what is in it comes with the parts."""
+        return Folder, ()
+
+    def can_be_written(self) -> bool:
+        """Tell whether it is there, and ours: a forked child must not replace files of its parent.
+
+        Both number their files from the same row on.
+        """
+        return os.getpid() == self._owner and self.path.is_dir()
+
+    def keep(self, first: int, data: bytes) -> Path:
+        """Write a file that was read elsewhere, whole or not at all."""
+        path = self._file(first)
+        with whole(path, lasting=False) as file:
+            file.write(data)
+        return path
+
+    def _file(self, first: int) -> Path:
+        return self.path / f"{first}.parquet"
 
     def write(self, first: int, columns: Arrays) -> Part:
         """Write rows into a file of their own, whole or not at all."""
         rows = len(columns["step"])
-        path = self.path / f"{first}.parquet"
+        path = self._file(first)
         with whole(path, lasting=False) as file:
             pq.write_table(
                 _table(columns),

@@ -12,7 +12,17 @@ from numpy.typing import NDArray
 from probe_nb.config import spelled
 from probe_nb.errors import notify
 from probe_nb.exponents import Histogram
-from probe_nb.store.blocks import ALL, HISTOGRAM, Block, Folder, Part, Rows, empty_block, join
+from probe_nb.store.blocks import (
+    ALL,
+    HISTOGRAM,
+    Block,
+    Folder,
+    Part,
+    Rows,
+    empty_block,
+    join,
+)
+from probe_nb.store.missing import Refused, gone
 from probe_nb.store.table import ABSENT, Arrays, Tables
 from probe_nb.terms import COUNTS
 
@@ -29,45 +39,6 @@ class Filter(NamedTuple):
 
     column: str
     passes: Callable[[NDArray[Any]], NDArray[np.bool_]]
-
-
-class _Refused:
-    """Rows that were not taken in, one after the other, since a file could not be written."""
-
-    def __init__(self, notices: list[str], budget: int, error: Exception) -> None:
-        """Count nothing yet."""
-        self._notices = notices
-        self._place: int | None = None
-        self._why = f"memory={spelled(budget)} is full and no file can be written ({error})"
-        self._rows = 0
-        self._steps: tuple[int, int] | None = None
-        self._bytes = 0
-
-    def add(self, block: Block) -> None:
-        """Count the rows of a block as missing."""
-        step = block.columns["step"]
-        low, high = self._steps or (int(step[0]), int(step[0]))
-        self._steps = min(low, int(step.min())), max(high, int(step.max()))
-        self._rows += len(step)
-        self._bytes += block.bytes
-        if self._place is None:
-            self._place = len(self._notices)
-            self._notices.append(self.text)
-        self._notices[self._place] = self.text
-
-    def worth_a_try(self, enough: int) -> bool:
-        """Tell, once for so many bytes of refused rows, to try again: each try takes time."""
-        tried = self._bytes >= enough
-        if tried:
-            self._bytes = 0
-        return tried
-
-    @property
-    def text(self) -> str:
-        """What is missing, and why."""
-        low, high = self._steps or (-1, -1)
-        steps = f"step {low}" if low == high else f"steps {low} to {high}"
-        return f"{self._rows:,} records of {steps} are missing: {self._why}."
 
 
 class Columns:
@@ -92,8 +63,13 @@ class Columns:
         self.notices = [] if notices is None else notices
         self._blocks: list[Block | Part] = []  # the truth: an interrupt leaves it whole
         self._folder: Folder | None = None
-        self._refused: _Refused | None = None
+        self._refused: Refused | None = None
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be copied and pickled with the rows of now; what a copy takes in is its own."""
+        blocks = self._held()  # before the tables: these know all of their codes
+        return type(self), (self.tables, self.budget, self.notices), {"_blocks": blocks}
 
     def __len__(self) -> int:
         """Return the number of records."""
@@ -119,12 +95,12 @@ class Columns:
     def _take_in(self, block: Arrays) -> str:
         """Add a block where there is room; return what the user must be warned of."""
         first, warned = len(self), self._refused is not None
-        new = Block(first, first + len(block["step"]), 0, block)
+        new = Block(first, block)
         try:
             taken = self._make_room(new)
         except Exception as error:
             taken = False
-            self._refused = self._refused or _Refused(self.notices, self.budget or 0, error)
+            self._refused = self._refused or Refused(self.notices, self.budget or 0, error)
         if taken:
             self._refused = None
             self._blocks.append(new)
@@ -140,9 +116,8 @@ class Columns:
             rows = last[-1].end - last[0].first
             if any(each.level != last[0].level for each in last) or rows > _LARGE:
                 return
-            level = last[0].level + 1
-            joined = Block(last[0].first, last[-1].end, level, join([b.columns for b in last]))
-            self._blocks[-_JOINED:] = [joined]
+            columns = join([each.columns for each in last])
+            self._blocks[-_JOINED:] = [Block(last[0].first, columns, last[0].level + 1)]
 
     def _make_room(self, new: Block) -> bool:
         """Move the oldest rows to disk until these fit; tell whether they may be taken in."""
@@ -163,7 +138,7 @@ class Columns:
 
     def _spill(self, taken: list[Block], budget: int) -> None:
         """Write the oldest blocks in memory into one file, which takes their place."""
-        if self._folder is None:
+        if self._folder is None or not self._folder.can_be_written():
             self._folder = Folder()
             self.notices.append(
                 f"At step {taken[-1].columns['step'].max()} the records filled "
@@ -235,6 +210,19 @@ class Columns:
     def histogram(self, row: int) -> Histogram | None:
         """Return the histogram of one record, None if it has none."""
         return self.histograms([row])[0]
+
+    def there(self) -> tuple[Columns, str]:
+        """Return what can be read, under the same row numbers, and what cannot, in words.
+
+        All can, unless somebody removed files of the run.
+        """
+        held = self._held()
+        lost = [each for each in held if isinstance(each, Part) and not each.path.exists()]
+        if not lost:
+            return self, ""
+        left = Columns(self.tables)
+        left._blocks = [each for each in held if each not in lost]
+        return left, gone(lost)
 
     def _held(self) -> list[Block | Part]:
         return list(self._blocks)  # one act: who reads waits for nobody who writes

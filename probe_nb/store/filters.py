@@ -1,8 +1,10 @@
-"""How rows are chosen by words and numbers, and joined over a step."""
+"""How rows are chosen by words and numbers, and those of one site joined over a step."""
 
 from __future__ import annotations
 
 import fnmatch
+import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -10,9 +12,10 @@ import numpy as np
 import pandas as pd
 
 from probe_nb.errors import SelectionError, closest
+from probe_nb.exponents import Histogram
 from probe_nb.store.columns import Columns, Filter
-from probe_nb.store.table import FIXED, OF_SITE
-from probe_nb.terms import COUNTS, STATUSES, shown
+from probe_nb.store.table import FIXED, OF_SITE, stored, to_frame
+from probe_nb.terms import COUNTS, ROLES, STATISTICS, STATUSES, shown
 
 _NAMES: Final = (
     *("step", "micro_step", "rank", "call", "model", "module", "type", "direction"),
@@ -21,7 +24,88 @@ _NAMES: Final = (
 """The columns that rows can be chosen by."""
 
 
-def parsed(filters: Mapping[str, Any], columns: Columns) -> list[Filter]:
+def chosen(columns: Columns, filters: Mapping[str, Any], names: Sequence[str]) -> pd.DataFrame:
+    """Return some columns of the rows that pass; of what is on disk no more is read."""
+    rows, found = columns.where(_parsed(filters, columns), stored(names))
+    return to_frame(found, columns.tables, names=names, index=rows)
+
+
+def of_site(
+    columns: Columns,
+    module: str,
+    role: str,
+    names: Sequence[str] = (),
+    *,
+    leaf: str | None,
+    model: str | None,
+) -> pd.DataFrame:
+    """Return `step` and some other columns of the rows of one module in one role."""
+    if role not in ROLES:
+        near = closest(role, ROLES)
+        raise SelectionError(f"`{role}` is not a role.{near} Known: {', '.join(ROLES)}.")
+    filters = {"module": module, "model": model, "role": [role], "leaf": leaf}
+    rows = chosen(columns, filters, ("step", "model", "module", *names))
+    if rows.empty:
+        there = chosen(columns, {"module": module}, ("role",))
+        roles = [str(r) for r in there["role"].unique()]
+        raise SelectionError(
+            f"`{shown(module)}` has no `{role}` rows; it has {', '.join(roles) or 'none'}."
+        )
+    found = rows[["model", "module"]].drop_duplicates()
+    if len(found) > 1:
+        paths = [f"`{shown(str(row.module))}` of `{row.model}`" for row in found.itertuples()]
+        raise SelectionError(
+            f"`{shown(module)}` matches {len(found)} modules, {paths[0]} and {paths[1]} among "
+            "them. Give the path of one, and `model=` if several models have it."
+        )
+    return rows
+
+
+def line(
+    columns: Columns,
+    module: str,
+    role: str,
+    stat: str,
+    *,
+    leaf: str | None,
+    model: str | None,
+) -> pd.Series:
+    """Return one statistic of one site over steps, as `Run.history` says."""
+    known = (*STATISTICS, *COUNTS)
+    if stat not in known:
+        near = closest(stat, known)
+        raise SelectionError(f"`{stat}` is not a statistic.{near} Known: {', '.join(known)}.")
+    rows = of_site(columns, module, role, (stat, "numel"), leaf=leaf, model=model)
+    found = _joined(rows, stat).astype("float64")  # NaN, a gap in a line, where there is no number
+    found.name = f"{shown(module)} {role} {stat}"
+    return found
+
+
+def summed(
+    columns: Columns,
+    module: str,
+    role: str,
+    step: int | None,
+    *,
+    leaf: str | None,
+    model: str | None,
+) -> Histogram:
+    """Return the histogram of one site in a step, None for the last, as `Run.histogram` says."""
+    rows = of_site(columns, module, role, leaf=leaf, model=model)
+    if step is None:
+        step = int(rows["step"].max())
+    wanted = rows.index[rows["step"] == step]
+    found = [each for each in columns.histograms(wanted) if each is not None]
+    if not found:
+        steps = sorted({int(s) for s in rows["step"]})
+        raise SelectionError(
+            f"Nothing was counted at `{shown(module)}` {role} in step {step}. It has steps "
+            f"{steps[0]} to {steps[-1]}."
+        )
+    return functools.reduce(operator.add, found)
+
+
+def _parsed(filters: Mapping[str, Any], columns: Columns) -> list[Filter]:
     """Return what the codes in the columns must pass, as `Run.frame` says."""
     found = []
     for name, wanted in filters.items():
@@ -83,7 +167,7 @@ def _number_test(name: str, wanted: Any, columns: Columns) -> Callable[[Any], An
     return lambda values: (values >= 0) & np.isin(values, several)
 
 
-def joined(rows: pd.DataFrame, stat: str) -> pd.Series:
+def _joined(rows: pd.DataFrame, stat: str) -> pd.Series:
     """Join the rows of each step into one number, as `Run.history` says."""
     by_step = rows.groupby("step")[stat]
     if stat == "min":

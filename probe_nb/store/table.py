@@ -63,11 +63,15 @@ T = TypeVar("T", bound=Hashable)
 class Interned(Generic[T]):
     """A list of distinct values, each found again by its code."""
 
-    def __init__(self) -> None:
-        """Start empty."""
-        self.values: list[T] = []
-        self._codes: dict[T, int] = {}
+    def __init__(self, values: Iterable[T] = ()) -> None:
+        """Start with these, all different, in their order."""
+        self.values = list(values)
+        self._codes = {value: code for code, value in enumerate(self.values)}
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be copied and pickled as a list: codes follow from it, and a lock is no value."""
+        return type(self), (tuple(self.values),)
 
     def code(self, value: T) -> int:
         """Return the code of `value`, adding it if it is new."""
@@ -99,8 +103,7 @@ class Tables:
         """Return the tables as they are now; what is added later is not in them."""
         made = Tables()
         for name, table in vars(self).items():
-            for value in tuple(table.values):
-                getattr(made, name).code(value)
+            setattr(made, name, Interned(tuple(table.values)))
         return made
 
 

@@ -16,9 +16,12 @@ The frame, little endian; each block starts on a multiple of 8 bytes:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from typing import Any, Final
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +33,9 @@ from probe_nb.analysis.verdict import Judge, Verdict
 from probe_nb.store.columns import Columns
 from probe_nb.terms import COUNTS, STATISTICS, RunInfo, Site
 
+if TYPE_CHECKING:
+    from probe_nb.run import Run
+
 MAGIC: Final = 0x31424E50
 VERSION: Final = 1
 COLUMNS: Final = (
@@ -39,6 +45,34 @@ COLUMNS: Final = (
 _OF_SITE: Final = ("model", "module", "type", "role", "direction", "leaf")
 _LISTED: Final = 100
 """Unobserved modules and notices that are sent; the rest is counted."""
+
+
+@contextlib.contextmanager
+def reading(run: Run) -> Iterator[FrameBuilder]:
+    """Give a builder that has read `run`: the one that it keeps, where nobody else has it.
+
+    It is handed back when all went well: one that was interrupted may have read by halves. Where
+    somebody removed files of the run, what is left is read, and a notice says what is not.
+    """
+    run.flush()
+    columns, gone = run.columns.there()
+    if gone:
+        builder = FrameBuilder(columns, replace(run.info, notices=[gone, *run.info.notices]))
+    else:
+        builder = _kept(run) or FrameBuilder(columns, run.info)
+    builder.update()
+    yield builder
+    if not gone:
+        run.readers[:] = [builder]
+
+
+def _kept(run: Run) -> FrameBuilder | None:
+    """Take the builder that a run keeps, so that no other thread has it."""
+    try:
+        found: FrameBuilder = run.readers.pop()
+    except IndexError:
+        return None
+    return found
 
 
 class FrameBuilder:

@@ -114,6 +114,7 @@ class LiveView:
         if self._widget is not None and not self._off:
             self._widget.refresh()
         builder.update()
+        self._run.readers[:] = [builder]  # whoever asks the run now need not read it again
         data = report.line(builder)
         if self._final == "report":
             data = report.bundle_of(builder)

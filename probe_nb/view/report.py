@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from probe_nb.terms import printable
 from probe_nb.view import BUNDLE, html, text
-from probe_nb.view.frame import FrameBuilder, title
+from probe_nb.view.frame import FrameBuilder, reading, title
 from probe_nb.view.rows import worst_first
 
 if TYPE_CHECKING:
@@ -77,19 +77,19 @@ _SCRIPT: Final = (
 
 def bundle(run: Run) -> dict[str, str]:
     """Return the report for every kind of reader: `text/html` and `text/plain`."""
-    run.flush()
-    return bundle_of(_built(run))
+    with reading(run) as builder:
+        return bundle_of(builder)
 
 
 def html_page(run: Run) -> str:
     """Return the report as a whole HTML page, to write to a file or to send."""
-    run.flush()
-    builder = _built(run)
+    with reading(run) as builder:
+        report = fragment(builder)
     name = escape(printable(title(run.info)) or "probe_nb")
     return (
         f'<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{name}</title>\n'
         '<meta name="color-scheme" content="light dark"></head>\n'
-        f"<body>\n{fragment(builder)}</body>\n</html>\n"
+        f"<body>\n{report}</body>\n</html>\n"
     )
 
 
@@ -113,12 +113,6 @@ def fragment(builder: FrameBuilder) -> str:
     )
     script = f'<script type="module">{_SCRIPT.replace("@", key)}</script>'
     return f'<div data-probe-nb="{key}">{plain}{data}<div hidden></div></div>\n{script}\n'
-
-
-def _built(run: Run) -> FrameBuilder:
-    builder = FrameBuilder(run.columns, run.info)
-    builder.update()
-    return builder
 
 
 def _embedded(builder: FrameBuilder, room: int) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from probe_nb.analysis.missed import missed_of
 from probe_nb.analysis.words import plural
 from probe_nb.terms import printable
-from probe_nb.view.frame import FrameBuilder
+from probe_nb.view.frame import FrameBuilder, reading
 from probe_nb.view.html import SIGNS, made_with, summary_line
 from probe_nb.view.rows import rows_of, worst_first
 
@@ -24,10 +24,8 @@ _LEFT: Final = ("finding", "module", "tensor")
 
 def summary(run: Run) -> str:
     """Return what was found in `run`, at most 29 lines."""
-    run.flush()
-    builder = FrameBuilder(run.columns, run.info)
-    builder.update()
-    return lines_of(builder)
+    with reading(run) as builder:
+        return lines_of(builder)
 
 
 def lines_of(builder: FrameBuilder) -> str:

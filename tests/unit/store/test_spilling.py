@@ -21,11 +21,15 @@ import torch
 from torch import nn
 
 import probe_nb as probe
+from probe_nb.analysis.tally import Tally
 from probe_nb.errors import ProbeWarning, SelectionError
+from probe_nb.run import Run
 from probe_nb.store import blocks
 from probe_nb.store import columns as store
 from probe_nb.store.columns import Columns, Filter
-from probe_nb.view.frame import FrameBuilder
+from probe_nb.view import report
+from probe_nb.view.frame import FrameBuilder, reading
+from probe_nb.view.live import LiveView
 from tests import records
 from tests.models import no_faults
 
@@ -331,6 +335,105 @@ def test_a_forked_child_leaves_the_files_and_the_end_of_python_removes_them():
     there, rows, folder = done.stdout.split()
     assert (there, rows) == ("True", "15")
     assert not Path(folder).exists()
+
+
+_CHILD = """
+import os, sys
+sys.path.insert(0, ".")
+from tests.unit.store.test_spilling import written
+from probe_nb.store.columns import Columns
+
+columns = Columns(budget=2_000)
+written(columns, range(10))
+assert columns.spilled
+done, go = os.pipe()
+if not os.fork():
+    before = list(columns._folder.path.iterdir())
+    os.read(done, 1)  # when the parent has moved more of its records to files
+    written(columns, range(1_000, 1_040))
+    mine = [step for step in range(10) for _ in "ab"]
+    mine += [step for step in range(1_000, 1_040) for _ in "ab"]
+    right = columns.arrays()["step"].tolist() == mine
+    new = columns._folder.path
+    columns = None
+    os._exit(7 if right and not new.exists() else 1)
+written(columns, range(10, 50))
+os.write(go, b"x")
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
+assert columns.arrays()["step"].tolist() == [step for step in range(50) for _ in "ab"]
+assert len(list(columns._folder.path.iterdir())) > 10
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_that_records_on_leaves_its_parents_files_as_they_are():
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _CHILD], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# -- what is read ------------------------------------------------------------------------------------
+
+
+def counted(monkeypatch):
+    read, groups = [], blocks.Part._groups
+    monkeypatch.setattr(
+        blocks.Part,
+        "_groups",
+        lambda part, *which: (read.append(part.first), groups(part, *which))[1],
+    )
+    return read
+
+
+def test_a_report_reads_each_file_once_and_afterwards_only_what_is_new(monkeypatch):
+    run = Run(records.info(), of_rows(1, (5, 5, 5, 5)))
+    read = counted(monkeypatch)
+    repr(run)
+    assert read == [0, 5, 10]
+    read.clear()
+    repr(run)
+    report.bundle(run)
+    report.html_page(run)
+    assert not read
+    records.append(run.columns, [{"step": 99, "module": "late", "nan_count": 1}])
+    assert "NaN first appeared at step 99 in late" in repr(run)
+    assert not set(read) & {0, 5, 10}
+
+
+def test_what_a_live_view_has_read_is_not_read_again(monkeypatch):
+    run = Run(records.info(), of_rows(1, (5, 5, 5, 5)))
+    live = LiveView(run, final="line", display=lambda *_, **__: None)
+    live.close()
+    read = counted(monkeypatch)
+    assert "20 records" in repr(run)
+    assert not read
+
+
+def test_a_report_that_was_interrupted_does_not_count_rows_twice(monkeypatch):
+    run = Run(records.info(), of_rows(1, (5, 5, 5, 5)))
+    take_in, left = Tally._take_in, 2
+
+    def interrupted(tally, block):
+        nonlocal left
+        take_in(tally, block)
+        left -= 1
+        if not left:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Tally, "_take_in", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        repr(run)
+    assert repr(run) == repr(Run(run.info, of_rows(None, (20,))))
+    assert "20 records" in repr(run)
+
+
+def test_two_who_read_at_once_read_apart():
+    run = Run(records.info(), of_rows(1, (5, 5)))
+    with reading(run) as one, reading(run) as other:
+        assert one is not other
+        assert one.tally.rows == other.tally.rows == 10
+    assert len(run.readers) == 1
 
 
 # -- a disk that fails ---------------------------------------------------------------------------------
