@@ -13,10 +13,12 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from probe_nb.observe.compiled import beside
+from probe_nb.observe.replicas import is_replica
 
 _TABLES = (
     *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
@@ -30,7 +32,7 @@ class Behind:
     def __init__(self, module: nn.Module, act: Callable[..., None], *, pre: bool) -> None:
         """Put `act` behind the pre hooks (`pre`) or the forward hooks of the module."""
         self._module = weakref.ref(module)
-        self._act = act
+        self._act: Callable[..., None] | None = act
         self._pre = pre
         self._handle: RemovableHandle | None = None
 
@@ -44,22 +46,39 @@ class Behind:
             return True
         if self._handle is not None and self._handle.id in table:
             table.move_to_end(self._handle.id)
-        elif self._pre:
+            return False
+        if self._handle is not None:  # somebody cleared the table, but not that of its flags
+            self._handle.remove()
+        if self._pre:
             self._handle = module.register_forward_pre_hook(self, with_kwargs=True)
         else:
             self._handle = module.register_forward_hook(self)
         return False
 
     def remove(self) -> None:
-        """Leave the module as it was."""
+        """Leave the module as it was, and do nothing wherever else this may have got to."""
+        self._act = None
         if self._handle is not None:
             self._handle.remove()
             self._handle = None
 
     @beside
-    def __call__(self, *args: Any) -> None:
+    def __call__(self, module: nn.Module, args: Any, *rest: Any) -> None:
         """Run as torch's hook."""
-        self._act(*args)
+        if torch.compiler.is_compiling():
+            return
+        if module is self._module() or is_replica(module):
+            if self._act is not None and rest:
+                self._act(module, args, *rest)
+        else:
+            self._leave(module)
+
+    def _leave(self, module: nn.Module) -> None:
+        """Go away from a module that this was moved to, by code that fuses modules for example."""
+        for name in _TABLES[:2] if self._pre else _TABLES[2:]:
+            table = module.__dict__.get(name, {})
+            for key in [key for key, hook in list(table.items()) if hook is self]:
+                table.pop(key, None)
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> Any:
         """Let the copy of the module forget this hook as soon as the copying is over."""

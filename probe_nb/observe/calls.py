@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from probe_nb.observe.regions import Place, Regions, marks_between
+from probe_nb.observe.regions import Place, Regions, local, marks_between
 
 if TYPE_CHECKING:
     from probe_nb.observe.select import Watched
@@ -37,12 +37,18 @@ class Call:
     original: Call | None = None
     """The call that this one repeats; its gradients are that call's."""
     place: Place = _NOWHERE
+    module: int = 0
+    """The identity of the module, or of the replica of it, that runs in the frame."""
     backwards: dict[int, int] | None = None
     entered: Any = None
     owed: tuple[Any, ...] = ()
     """Gradients that cannot be read; written down for each backward that reaches this call."""
     paid: frozenset[int] = frozenset()
     """The backwards for which that was done."""
+
+    def is_in(self, frame: FrameType) -> bool:
+        """Tell whether a frame at the call's address is its own: no hook tells of a Ctrl-C."""
+        return id(frame) == self.frame and id(local(frame, "self")) == self.module
 
     def drop(self) -> None:
         """Hold nothing any more: the call was left by an exception."""
@@ -181,23 +187,26 @@ class OpenCalls(threading.local):
         `place` then says in which stretch of a forward, or of its repetition, they do.
         """
         stack = self.stack
-        while (marks := marks_between(frame, stack[-1].frame if stack else 0)) is None:
+        while (marks := marks_between(frame, stack[-1] if stack else None)) is None:
             stack.pop().drop()
         around = stack[-1].place if stack else _NOWHERE
         self.place = self._regions.place(around, marks) if marks else around
         return len(stack)
 
-    def runs(self, frame: FrameType) -> bool:
-        """Tell whether `frame` is that of the newest call."""
-        return bool(self.stack) and self.stack[-1].frame == id(frame)
+    def runs(self, frame: FrameType, module: object) -> bool:
+        """Tell whether the newest call is that of a module in `frame`."""
+        call = self.stack[-1] if self.stack else None
+        return call is not None and call.frame == id(frame) and call.module == id(module)
 
     def around(self, frame: FrameType) -> bool:
         """Tell whether `frame` runs inside the newest call."""
-        until = self.stack[-1].frame if self.stack else 0
-        caller = frame.f_back
-        while caller is not None and id(caller) != until:
+        call = self.stack[-1] if self.stack else None
+        caller = None if call is None else frame.f_back
+        while caller is not None:
+            if call is not None and id(caller) == call.frame:
+                return call.is_in(caller)
             caller = caller.f_back
-        return caller is not None
+        return False
 
     def unwound(self, watched: Watched) -> None:
         """Drop the newest call of a module whose forward raised."""
@@ -208,12 +217,12 @@ class OpenCalls(threading.local):
                 del self.stack[place:]
                 return
 
-    def leave(self, frame: int) -> Call | None:
-        """Return the call that runs in `frame` and drop it with all that it left behind."""
+    def leave(self, frame: FrameType, module: object) -> Call | None:
+        """Return the call of a module in `frame` and drop it with all that it left behind."""
         stack = self.stack
         for place in range(len(stack) - 1, -1, -1):
-            if stack[place].frame == frame:
-                call = stack[place]
+            call = stack[place]
+            if call.frame == id(frame) and call.module == id(module):
                 call.place = _NOWHERE
                 del stack[place:]
                 return call

@@ -85,7 +85,7 @@ class ModuleHooks:
                 return
             behind = kwargs is not None
             frame = sys._getframe(2 if behind else 1)
-            if self._idle(watched, frame) or (behind and self.open.runs(frame)):
+            if self._idle(watched, frame) or (behind and self.open.runs(frame, module)):
                 return
             late = False
             if not behind and module._forward_pre_hooks:
@@ -118,7 +118,7 @@ class ModuleHooks:
                 if self._waits(module, pre=False):
                     return
                 late = True
-            if (call := self.open.leave(id(frame))) is not None:
+            if (call := self.open.leave(frame, module)) is not None:
                 with aside():
                     self._after(call, output, late=late)
         except RecursionError:  # there is no room on the stack, not even for a call to say so
@@ -246,6 +246,7 @@ class ModuleHooks:
             if not (clock.recording or watched.is_root or outermost):
                 return
             call = self._call(watched, module, frame, place)
+        call.module = id(module)
         self.open.stack.append(call)
         if module._forward_hooks:
             self._waits(module, pre=False)

@@ -171,22 +171,22 @@ class Regions:
         self._known.clear()
 
 
-def marks_between(frame: FrameType, until: int) -> list[Mark] | None:
+def marks_between(frame: FrameType, until: Call | None) -> list[Mark] | None:
     """Return the marks on the way out from `frame`, innermost first.
 
-    The way ends at the frame whose identity is `until`: None if it is not met. With 0 it ends
+    The way ends at the frame of the call `until`: None if it is not met. Without one it ends
     where the stack does.
     """
     marks: list[Mark] = []
     called, caller = frame, frame.f_back
     while caller is not None:
-        if id(caller) == until:
-            return marks
+        if until is not None and id(caller) == until.frame:
+            return marks if until.is_in(caller) else None
         code = caller.f_code
         if id(code) in _MARKS:
             marks.append(Mark(code, caller, called))
         called, caller = caller, caller.f_back
-    return None if until else marks
+    return None if until is not None else marks
 
 
 def local(frame: FrameType, name: str) -> Any:

@@ -136,7 +136,7 @@ class Share:
             self._sums = sums = {} if self._sums is None else self._sums
             count, total = sums.pop(task, (0, None))
             for part in parts:
-                total = part.detach() if total is None else total + part.detach()
+                total = _sum(total, part)
             last = count + 1 == self._nodes and not self._more
             if not last:
                 sums[task] = (count + 1, total)
@@ -180,6 +180,13 @@ class Share:
     def fault(self, error: Exception) -> None:
         """Report an error of our own."""
         self._receiver.fault(self._call.watched, error)
+
+
+def _sum(total: Tensor | None, part: Tensor) -> Tensor:
+    """Add out of place. What `is_grads_batched` sends knows no `detach`, and has no numbers."""
+    if torch._C._functorch.is_legacy_batchedtensor(part):
+        return part
+    return part.detach() if total is None else total + part.detach()
 
 
 class FeederHook(Hook):
@@ -232,4 +239,6 @@ class SliceHook(Hook):
 
     def _cut(self, g: Tensor) -> Tensor:
         size, stride, offset = self._geometry
+        if torch._C._functorch.is_legacy_batchedtensor(g):
+            return g
         return g.detach().as_strided(size, stride, g.storage_offset() + offset)
