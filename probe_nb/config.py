@@ -16,6 +16,9 @@ Tokens = str | Sequence[int] | None
 Memory = str | int | None
 
 MEMORY: Final = "1GiB"
+_STEPS: Final = 2**30
+"""Where a run may begin to count its steps, so that their numbers fit what records them."""
+
 _UNITS: Final = {
     "": 1,
     "b": 1,
@@ -71,8 +74,12 @@ def checked(
     Raises:
         ConfigError: A value that makes no sense; the message says which and what would do.
     """
-    if type(first_step) is not int or first_step < 0:
-        raise ConfigError(f"`first_step` is {first_step!r}; give a whole number from 0 on.")
+    if type(first_step) is not int or not 0 <= first_step < _STEPS:
+        raise ConfigError(
+            f"`first_step` is {first_step!r}; give a whole number from 0 on, below {_STEPS}."
+        )
+    if not isinstance(name, str | None):
+        raise ConfigError(f"`name` is {name!r}; give a text that names the run.")
     if micro_batches is not None and (type(micro_batches) is not int or micro_batches < 1):
         raise ConfigError(f"`micro_batches` is {micro_batches!r}; give a whole number from 1 on.")
     if compiled not in ("stay", "eager"):
@@ -206,7 +213,7 @@ def _steps(value: Steps) -> tuple[str | None, Callable[[int], bool]]:
             chosen = frozenset(operator.index(step) for step in value)
         except TypeError:
             raise ConfigError(_steps_message(value)) from None
-        if not chosen:
+        if not chosen or min(chosen) < 0:
             raise ConfigError(_steps_message(value))
         return ",".join(str(step) for step in sorted(chosen)), chosen.__contains__
     tests = [_step_test(part.strip(), value) for part in value.split(",") if part.strip()]

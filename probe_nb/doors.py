@@ -6,14 +6,17 @@ notebook to show it in.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
 
 from torch import nn
+from torch.optim import Optimizer
 
 from probe_nb import config
 from probe_nb.errors import ConfigError, SessionStateError, closest
+from probe_nb.observe.optimizers import as_optimizers
 from probe_nb.observe.select import as_models
 from probe_nb.run import Run
 from probe_nb.session import Session
@@ -28,8 +31,21 @@ _OPTIONS: Final = (
 class Watch:
     """The context manager that `watch` returns; entering it gives the `Run`."""
 
-    def __init__(self, session: Callable[[], Session], *, live: bool | None) -> None:
-        """Wait with everything until the block is entered."""
+    def __init__(
+        self,
+        models: dict[str, nn.Module],
+        optimizers: tuple[Optimizer, ...],
+        session: Callable[[dict[str, nn.Module], tuple[Optimizer, ...]], Session],
+        *,
+        live: bool | None,
+    ) -> None:
+        """Wait with everything until the block is entered.
+
+        Till then the models are kept; from then on they live as long as the user holds them.
+        """
+        self._kept: Any = (models, optimizers)
+        self._models = {name: weakref.ref(model) for name, model in models.items()}
+        self._optimizers = tuple(weakref.ref(optimizer) for optimizer in optimizers)
         self._make = session
         self._live = live
         self._session: Session | None = None
@@ -38,7 +54,8 @@ class Watch:
         """Attach, and show the live inspector where there is a notebook to show it in."""
         if self._session is not None and self._session.run.is_open:
             raise SessionStateError("This watch is already open; make another with `watch(...)`.")
-        self._session = self._make()
+        self._session = self._make(*self._alive())
+        self._kept = None
         try:
             self._session.open()
             _show(self._session, live=self._live)
@@ -61,6 +78,15 @@ class Watch:
         except BaseException:  # a Ctrl-C while closing: close for good, then let it through
             self._session.close("interrupted")
             raise
+
+    def _alive(self) -> tuple[dict[str, nn.Module], tuple[Optimizer, ...]]:
+        models = {name: m for name, ref in self._models.items() if (m := ref()) is not None}
+        optimizers = tuple(o for ref in self._optimizers if (o := ref()) is not None)
+        if len(models) < len(self._models) or len(optimizers) < len(self._optimizers):
+            raise SessionStateError(
+                "What this watch was made for is gone; make another with `watch(...)`."
+            )
+        return models, optimizers
 
     @staticmethod
     def _close(session: Session, error: BaseException | None) -> None:
@@ -174,8 +200,12 @@ def watch(
         memory=memory,
         name=name,
     )
-    chosen = as_models(model, models)
-    return Watch(lambda: Session(chosen, options, optimizer, scaler), live=live)
+    return Watch(
+        as_models(model, models),
+        as_optimizers(optimizer),
+        lambda chosen, optimizers: Session(chosen, options, optimizers, scaler),
+        live=live,
+    )
 
 
 def start(model: Any = None, **options: Any) -> Run:

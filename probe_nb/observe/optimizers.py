@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from probe_nb.errors import ConfigError, notify
 from probe_nb.observe.compiled import beside
+
+_WRAPPERS: Final = 16
+"""Wrappers around an optimizer that are looked through; one may hold itself."""
 
 
 def as_optimizers(value: Any) -> tuple[torch.optim.Optimizer, ...]:
@@ -26,8 +29,10 @@ def as_optimizers(value: Any) -> tuple[torch.optim.Optimizer, ...]:
     found = []
     for each in given:
         inner = each
-        while not isinstance(inner, torch.optim.Optimizer) and hasattr(inner, "optimizer"):
-            inner = inner.optimizer
+        for _ in range(_WRAPPERS):
+            if isinstance(inner, torch.optim.Optimizer):
+                break
+            inner = getattr(inner, "optimizer", inner)
         if not isinstance(inner, torch.optim.Optimizer):
             raise ConfigError(
                 f"`optimizer` must be a `torch.optim.Optimizer` or several, got "

@@ -44,14 +44,37 @@ def test_numbers_of_steps_choose_themselves_however_large(numbers):
 
 @pytest.mark.parametrize(
     "steps",
-    ["", ",", "one", "3-", "-3", "1.5", "a:b", "::0", "9-5", [], ["x"], [None], 1.5, True, -1],
+    [
+        "",
+        ",",
+        "one",
+        "3-",
+        "-3",
+        "1.5",
+        "a:b",
+        "::0",
+        "9-5",
+        [],
+        ["x"],
+        [None],
+        1.5,
+        True,
+        -1,
+        [-1],
+    ],
 )
 def test_steps_that_make_no_sense_are_refused_with_an_example(steps):
     with pytest.raises(ConfigError, match="steps"):
         checked(steps=steps)
 
 
-@pytest.mark.parametrize("first_step", [-1, 1.0, "0", None, True])
+@pytest.mark.parametrize("name", [5, b"x", ["a"], True])
+def test_the_name_is_a_text(name):
+    with pytest.raises(ConfigError, match="name"):
+        checked(name=name)
+
+
+@pytest.mark.parametrize("first_step", [-1, 1.0, "0", None, True, 2**30, 2**31])
 def test_the_first_step_is_a_whole_number(first_step):
     with pytest.raises(ConfigError, match="first_step"):
         checked(first_step=first_step)

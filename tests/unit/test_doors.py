@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from unittest.mock import Mock
+
 import pytest
 import torch
 from torch import nn
 
 import probe_nb as probe
 from probe_nb import session
-from probe_nb.errors import ConfigError, ModelError, SelectionError
+from probe_nb.errors import ConfigError, ModelError, SelectionError, SessionStateError
 
 
 def layer():
     return nn.Linear(2, 2)
+
+
+class Holds:
+    """A wrapper around nothing but itself."""
+
+    @property
+    def optimizer(self):
+        return self
 
 
 OPTIONS = [
@@ -25,13 +37,19 @@ OPTIONS = [
     ({"steps": 1.5}, ConfigError, ["`steps` is 1.5"]),
     ({"steps": [0.5]}, ConfigError, ["`steps` is [0.5]"]),
     ({"steps": -1}, ConfigError, ["`steps`"]),
+    ({"steps": [3, -1]}, ConfigError, ["`steps` is [3, -1]"]),
+    ({"name": 5}, ConfigError, ["`name` is 5"]),
+    ({"name": b"x"}, ConfigError, ["`name` is b'x'"]),
     ({"first_step": -1}, ConfigError, ["`first_step` is -1"]),
+    ({"first_step": 2**31}, ConfigError, ["`first_step` is 2147483648", "below 1073741824"]),
     ({"first_step": "3"}, ConfigError, ["`first_step` is '3'"]),
     ({"micro_batches": 0}, ConfigError, ["`micro_batches` is 0"]),
     ({"micro_batches": True}, ConfigError, ["`micro_batches` is True"]),
     ({"level": "L2"}, ConfigError, ["`level`", "L2"]),
     ({"optimizer": 0.1}, ConfigError, ["`optimizer`", "float"]),
     ({"optimizer": torch.optim.SGD}, ConfigError, ["`optimizer`"]),
+    ({"optimizer": Holds()}, ConfigError, ["`optimizer`", "Holds"]),
+    ({"optimizer": Mock()}, ConfigError, ["`optimizer`", "Mock"]),
     ({"select": "lin"}, SelectionError, ["No module matches `lin`"]),
     ({"select": 3}, ConfigError, ["`select` is 3"]),
     ({"optimiser": None}, (ConfigError, ModelError), ["optimiser", "`optimizer`"]),
@@ -42,7 +60,7 @@ OPTIONS = [
 @pytest.mark.parametrize(("options", "error", "words"), OPTIONS, ids=str)
 def test_an_option_that_makes_no_sense_is_refused_in_words(options, error, words):
     with pytest.raises(error) as raised:
-        probe.start(layer(), live=False, **options)
+        probe.start(layer(), live=False)
     assert [word for word in words if word not in str(raised.value)] == []
     assert session.sessions() == ()
 
@@ -64,3 +82,56 @@ def test_a_refused_start_leaves_the_open_session_alone():
     with pytest.raises(ConfigError):
         probe.start(model, roles="nothing")
     assert run.is_open
+
+
+def test_the_first_step_may_be_as_large_as_is_said_and_its_rows_are_there():
+    model = layer()
+    with probe.watch(model, first_step=2**30 - 1, roles="output", live=False) as run:
+        model(torch.ones(1, 2))
+        model(torch.ones(1, 2))
+    assert run.df["step"].tolist() == [2**30 - 1, 2**30]
+
+
+def prepared():
+    """Return a watch that is not entered yet, and all that holds its model."""
+    model = layer()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    watch = probe.watch(model, optimizer=optimizer, live=False)
+    return watch, model, optimizer
+
+
+def test_a_model_that_is_let_go_of_in_the_block_is_gone_and_so_is_its_memory():
+    watch, model, optimizer = prepared()
+    weight, gone = weakref.ref(model.weight), [weakref.ref(model), weakref.ref(optimizer)]
+    with watch as run:
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        del model, optimizer
+        gc.collect()
+        assert [ref() for ref in (*gone, weight)] == [None] * 3
+    assert run.info.ended == "finished"
+    assert {"output", "param_grad"} <= set(run.df["role"])
+
+
+@pytest.mark.parametrize("lost", ["model", "optimizer"])
+def test_a_watch_whose_model_or_optimizer_is_gone_is_not_entered_again(lost):
+    watch, model, optimizer = prepared()
+    with watch:
+        pass
+    with watch:  # while both are there it can
+        pass
+    kept = optimizer if lost == "model" else model
+    if lost == "model":
+        optimizer.param_groups.clear()
+    del model, optimizer
+    gc.collect()
+    with pytest.raises(SessionStateError, match=r"is gone; make another with `watch"):
+        watch.__enter__()
+    assert session.sessions() == ()
+    del kept
+
+
+def test_a_model_is_kept_until_the_block_is_entered():
+    with probe.watch(layer(), live=False) as run:
+        pass
+    assert run.coverage()["module"].tolist() == [""]
