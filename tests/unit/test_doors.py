@@ -60,7 +60,7 @@ OPTIONS = [
 @pytest.mark.parametrize(("options", "error", "words"), OPTIONS, ids=str)
 def test_an_option_that_makes_no_sense_is_refused_in_words(options, error, words):
     with pytest.raises(error) as raised:
-        probe.start(layer(), live=False)
+        probe.start(layer(), live=False, **options)
     assert [word for word in words if word not in str(raised.value)] == []
     assert session.sessions() == ()
 
