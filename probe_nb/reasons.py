@@ -12,6 +12,7 @@ CONTAINER: Final = "a container"
 STEPS: Final = "called only in steps that were not asked for"
 ELSEWHERE: Final = "called only while `run.only` recorded something else"
 GONE: Final = "taken out of the model"
+LATE: Final = "put into the model too late"
 COMPILED: Final = "compiled"
 SCRIPTED: Final = "inside scripted code"
 TRACED: Final = "inside a traced graph"
@@ -36,6 +37,8 @@ REMEDIES: Final[dict[str, str]] = {
     STEPS: "Choose other steps with `steps=` or `token_range=`.",
     ELSEWHERE: "Call it outside of the range; one recorded by `run.only` is under the name there.",
     GONE: "Nothing is missing: what took its place is watched from the next step on.",
+    LATE: "It came after the last recorded step had begun. What is put into a model is watched "
+    "from the next one on.",
     COMPILED: "It stays compiled, and compiled code calls no hooks. Watch the model that was "
     'compiled, uncompiled, for a few steps, or pass `compiled="eager"`.',
     SCRIPTED: "The scripted module around it is seen as one; watch the module that it was made "

@@ -174,7 +174,7 @@ class Session:
         self._drain()
         self._recorder.forget()
         about.finish(info)
-        self._take_in_new_modules()  # they were not called, but are listed
+        self._take_in_new_modules(late=True)
         self._note_unobserved()
         for closer in self.closers:
             self._tell(closer)
@@ -247,7 +247,7 @@ class Session:
             self._modules.prepare(self._modules_alive())
             self._parameters.step_begins()
 
-    def _take_in_new_modules(self) -> None:
+    def _take_in_new_modules(self, *, late: bool = False) -> None:
         """Watch what was put into a model since: a replaced head, an adapter."""
         for root in [w for w in self._watched if w.is_root]:
             model = root.module()
@@ -255,6 +255,8 @@ class Session:
                 continue
             added = add_modules(self._by_id, root.model, model)
             mark_selected(added, self.config.select, must_match=False)
+            for watched in added:
+                watched.late = late
             self._watched += added
             self.run.info.modules += len(added)
 

@@ -15,7 +15,7 @@ from probe_nb.terms import Role
 _OF_CALLS: Final[frozenset[Role]] = frozenset({"input", "output", "grad_output", "grad_input"})
 _FORWARD: Final[frozenset[Role]] = frozenset({"input", "output"})
 _GRAPHS: Final = ("GraphModule", "UnflattenedModule")
-_UNIMPLEMENTED: Final = nn.Module.forward
+_UNIMPLEMENTED: Final = nn.Module.forward, nn.Module.__call__
 
 
 class Coverage:
@@ -62,6 +62,8 @@ class Coverage:
     def _reason(self, watched: Watched, tree: _Tree) -> str:
         if not watched.selected:
             return reasons.NOT_SELECTED
+        if watched.late:
+            return reasons.LATE
         if not watched.seen:
             return tree.reason(watched)
         if not self._asked or any(role in _OF_CALLS for role, _ in watched.sites):
@@ -123,9 +125,9 @@ class _Tree:
 
 def _has_no_forward(module: nn.Module) -> bool:
     """Tell whether nobody can call a module: what only holds others."""
-    return "forward" not in vars(module) and getattr(type(module), "forward", None) is (
-        _UNIMPLEMENTED
-    )
+    cls = type(module)
+    mine = getattr(cls, "forward", None), cls.__call__
+    return "forward" not in vars(module) and mine == _UNIMPLEMENTED
 
 
 def _frozen(module: nn.Module, around: list[tuple[nn.Module, bool]]) -> bool:

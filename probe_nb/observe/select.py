@@ -56,6 +56,8 @@ class Watched:
     calls: int = 0
     called: bool = False
     seen: bool = False
+    late: bool = False
+    """It was put into the model when no step began any more that could have recorded it."""
     silenced: bool = False
     """It ran while `run.only` recorded something else, or it under another name."""
     home: Watched | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,6 +14,7 @@ import probe_nb as probe
 from probe_nb import reasons as words
 from probe_nb.terms import STATUSES
 from probe_nb.view.frame import FrameBuilder
+from tests.models import no_faults
 
 X = torch.ones(1, 2)
 
@@ -312,6 +314,55 @@ def test_a_part_that_was_taken_out_is_not_missed():
         model(X)
         model(X)
     assert reasons(run) == {"1": "taken out of the model"}
+
+
+def test_a_part_that_is_put_in_during_the_last_step_is_listed_and_not_as_never_called():
+    class Grows(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = nn.Sequential(nn.Linear(2, 2))
+
+        def forward(self, x):
+            self.parts.append(nn.Linear(2, 2))
+            return self.parts(x)
+
+    model = Grows()
+    with probe.watch(model, live=False) as run:
+        model(X)
+        model(X)
+    assert reasons(run) == {"parts.2": "put into the model too late"}
+    assert len(run.frame(module="parts.1", role="output")) == 1
+    assert run.info.modules == 5
+
+
+def test_a_module_that_is_called_by_its_own_call_is_no_container():
+    class Calls(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.part = nn.Linear(2, 2)
+
+        def __call__(self, x):
+            return self.part(x)
+
+    with probe.watch(Calls(), live=False) as never:
+        pass
+    model = nn.Sequential(Calls())
+    with probe.watch(model, live=False) as run:
+        model(X)
+    assert reasons(never) == {"": "never called", "part": "never called"}
+    assert reasons(run) == {"0": "called only in part"}
+
+
+@pytest.mark.parametrize("odd", ["yes", 1, None, 0, np.bool_(True)])
+def test_a_training_flag_of_any_kind_is_read_as_torch_reads_it(odd):
+    model = nn.Sequential(nn.Linear(2, 2))
+    model[0].training = odd
+    with no_faults(), probe.watch(model, live=False) as run:
+        model(X).sum().backward()
+    rows = run.frame(module="0")
+    assert set(rows["role"]) == {"input", "output", "param", "grad_output", "param_grad"}
+    assert set(rows["training"]) == {bool(odd)}
+    assert set(run.frame(module="(root)")["training"]) == {True}
 
 
 def test_a_step_in_the_middle_of_training_costs_no_new_list():
