@@ -134,6 +134,7 @@ def test_a_copy_of_an_open_run_holds_neither_session_nor_model():
         data = pickle.dumps(run)
     assert b"probe_nb.session" not in data
     assert b"torch.nn" not in data
+    assert b"probe_nb.view" not in data  # what a report has read is not carried either
 
 
 def test_a_run_without_records_can_be_copied():

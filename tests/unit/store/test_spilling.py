@@ -410,26 +410,26 @@ def test_what_a_live_view_has_read_is_not_read_again(monkeypatch):
     assert not read
 
 
-def test_a_report_that_was_interrupted_does_not_count_rows_twice(monkeypatch):
-    run = Run(records.info(), of_rows(1, (5, 5, 5, 5)))
-    take_in, left = Tally._take_in, 2
+def test_a_report_that_was_interrupted_does_not_count_calls_twice(monkeypatch):
+    run = Run(records.info(), of_rows(1, (5,)))
+    repr(run)
+    records.append(run.columns, [{"step": 5, "call": call} for call in range(3)])
 
-    def interrupted(tally, block):
-        nonlocal left
-        take_in(tally, block)
-        left -= 1
-        if not left:
-            raise KeyboardInterrupt
+    def interrupted(*_):
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(Tally, "_take_in", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        repr(run)
-    assert repr(run) == repr(Run(run.info, of_rows(None, (20,))))
-    assert "20 records" in repr(run)
+    with monkeypatch.context() as patch:
+        patch.setattr(Tally, "_take_histograms", interrupted)  # half of the block is counted
+        with pytest.raises(KeyboardInterrupt):
+            repr(run)
+    with reading(run) as builder:
+        assert builder.tally.rows == 8
+        assert builder.tally.latest["calls"].tolist() == [3]
 
 
 def test_two_who_read_at_once_read_apart():
     run = Run(records.info(), of_rows(1, (5, 5)))
+    repr(run)
     with reading(run) as one, reading(run) as other:
         assert one is not other
         assert one.tally.rows == other.tally.rows == 10
