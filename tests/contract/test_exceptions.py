@@ -11,7 +11,7 @@ from torch import nn
 
 import probe_nb as probe
 from probe_nb.errors import ProbeWarning
-from tests.contract.test_given_back import FailsBackward, Ignores, Interrupts
+from tests.contract.test_given_back import FailsBackward, Ignores, break_at_second_arguments
 
 ERROR = ValueError("mine")
 
@@ -125,15 +125,15 @@ def test_an_exception_outside_of_every_module_names_no_module():
     assert run.info.ended == "ZeroDivisionError at step 0: division by zero"
 
 
-def test_a_fault_of_ours_warns_once_and_the_model_goes_on():
+def test_a_fault_of_ours_warns_once_and_the_model_goes_on(monkeypatch):
     model, x = Ignores(), torch.ones(2, 4)
-    fault = Interrupts(RuntimeError("not to be looked into"))
+    break_at_second_arguments(monkeypatch, RuntimeError("not to be looked into"))
     expected = model(x)
     session = probe.watch(model, roles="output", live=False)
     run = session.__enter__()
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        outputs = [model(x, fault) for _ in range(3)]
+        outputs = [model(x, 2) for _ in range(3)]
     session.__exit__(None, None, None)
     assert all(torch.equal(output, expected) for output in outputs)
     assert [(w.category, "not to be looked into" in str(w.message)) for w in warned] == [
@@ -142,11 +142,11 @@ def test_a_fault_of_ours_warns_once_and_the_model_goes_on():
     assert run.df[run.df["module"] == "lin"]["step"].tolist() == [0, 1, 2]
 
 
-def test_a_fault_of_ours_stays_ours_where_warnings_are_errors():
+def test_a_fault_of_ours_stays_ours_where_warnings_are_errors(monkeypatch):
     model = Ignores()
-    fault = Interrupts(RuntimeError("not to be looked into"))
+    break_at_second_arguments(monkeypatch, RuntimeError("not to be looked into"))
     with probe.watch(model, live=False):
-        model(torch.ones(2, 4), fault)
+        model(torch.ones(2, 4), 2)
 
 
 def test_a_row_that_could_not_be_measured_is_marked_failed():

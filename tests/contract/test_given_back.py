@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import weakref
-from collections.abc import Mapping
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from torch.nn.modules import module as torch_module
 
 import probe_nb as probe
 from probe_nb import session
+from probe_nb.observe import modules
 from tests.models import hook_tables, pieces
 from tests.museum.graphs import Raises
 
@@ -38,20 +38,16 @@ class FailsBackward(torch.autograd.Function):
         raise ctx.error
 
 
-class Interrupts(Mapping):
-    """An argument that raises as soon as anybody but the model looks inside."""
+def break_at_second_arguments(monkeypatch, error):
+    """Let what is ours raise, inside its hook, at every call with more than one argument."""
+    find = modules.arguments
 
-    def __init__(self, error):
-        self.error = error
+    def arguments(args, kwargs, unread):
+        if len(args) > 1:
+            raise error
+        return find(args, kwargs, unread)
 
-    def __getitem__(self, key):
-        raise KeyError(key)
-
-    def __iter__(self):
-        raise self.error
-
-    def __len__(self):
-        return 1
+    monkeypatch.setattr(modules, "arguments", arguments)
 
 
 class Ignores(nn.Module):
@@ -146,10 +142,11 @@ def test_an_exception_anywhere_leaves_no_hook(place, error, opened):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_ctrl_c_inside_a_hook_of_ours_goes_on_to_the_user(error):
+def test_ctrl_c_inside_a_hook_of_ours_goes_on_to_the_user(error, monkeypatch):
     model = Ignores()
+    break_at_second_arguments(monkeypatch, error)
     with pytest.raises(error), probe.watch(model, live=False) as run:
-        model(torch.ones(2, 4), Interrupts(error))
+        model(torch.ones(2, 4), 2)
     assert not run.is_open
     assert hooks_on(model) == []
     assert in_process() == []
