@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 import probe_nb as probe
 from probe_nb import session
@@ -273,3 +274,91 @@ def test_the_stacks_of_threads_that_are_gone_are_gone():
         gc.collect()
         after = len([o for o in gc.get_objects() if type(o).__name__ == "Call"])
     assert after - before < 20
+
+
+def handles():
+    return sum(type(o) is RemovableHandle for o in gc.get_objects())
+
+
+@pytest.mark.parametrize("steps", [None, "1000"])
+def test_training_by_hand_gathers_no_handles(monkeypatch, steps):
+    """No optimizer ends a step, so it never ends."""
+    monkeypatch.setattr(session, "_PATIENCE", 0.0)
+    model, counted = small(), []
+    with no_faults(), probe.watch(model, steps=steps, live=False) as run:
+        for n in range(60):
+            train(model)
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.sub_(0.1 * p.grad)
+                    p.grad = None
+            if n in (5, 59):
+                gc.collect()
+                counted.append(handles())
+        assert run.info.steps <= 2
+    assert counted[1] <= counted[0]
+
+
+def test_a_hook_that_a_thread_puts_on_while_handles_are_pruned_is_taken_away_again():
+    model = small()
+    outputs = []
+
+    def forwards():
+        outputs.extend(model(X) for _ in range(150))
+
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with probe.watch(model, roles="grad_output", live=False):
+            gradients = session.sessions()[-1]._gradients
+            model(X).sum().backward()
+            threads = [threading.Thread(target=forwards) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            while any(thread.is_alive() for thread in threads):
+                gradients.prune(leaves=False)
+    finally:
+        sys.setswitchinterval(switch)
+    assert len(outputs) == 450
+    assert not [y for y in outputs if y._backward_hooks]
+
+
+class Frees(torch.autograd.Function):
+    """Lets go of what it has made, as reversible blocks do."""
+
+    @staticmethod
+    def forward(ctx, x, layer, alive):
+        made = layer(x)
+        seen = weakref.ref(made)
+        result = layer(made)
+        del made
+        alive.append(seen() is not None)
+        return result
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, None, None
+
+
+class NamesItsOwn(Frees):
+    """Holds the table of its variables, which is as it left it."""
+
+    @staticmethod
+    def forward(ctx, x, layer, alive):
+        own = locals()
+        del own["ctx"]
+        result = layer(layer(x))
+        alive.append("ctx" in own or own["alive"] is not alive)
+        return result
+
+
+@pytest.mark.parametrize("function", [Frees, NamesItsOwn])
+def test_what_a_custom_function_lets_go_of_is_gone_and_its_own_table_stays_its_own(function):
+    layer = nn.Linear(4, 4)
+    model, alive = nn.Sequential(layer), []
+    model.forward = lambda x: function.apply(x, layer, alive)
+    x = X.clone().requires_grad_()
+    model(x)
+    with no_faults(), probe.watch(model, live=False):
+        model(x).sum().backward()
+    assert alive == [False, False]

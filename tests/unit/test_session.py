@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 import probe_nb as probe
 from probe_nb import session
 from probe_nb.errors import ProbeWarning, SessionStateError
+from probe_nb.stats.waiting import Flight
 
 X = torch.ones(3, 2)
 
@@ -295,3 +297,27 @@ def test_listeners_hear_of_every_drain_and_a_failing_one_is_let_go():
         (ProbeWarning, True)
     ]
     assert heard == [4, 8, 12]
+
+
+def test_results_of_one_step_that_are_lost_take_no_other_step_with_them(monkeypatch):
+    """Several steps may be under way, where a device is behind."""
+    model = layer()
+    land, lost = Flight.land, 1
+
+    def lands(flight):
+        if next(landed) == lost:
+            raise RuntimeError("gone")
+        return land(flight)
+
+    landed = itertools.count()
+    monkeypatch.setattr(Flight, "is_here", lambda _: False)
+    monkeypatch.setattr(Flight, "land", lands)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with probe.watch(model, roles="input", live=False) as run:
+            for n in range(4):
+                model(n * X)
+    assert dict(zip(run.df["step"], run.df["max"], strict=True)) == {0: 0.0, 2: 2.0, 3: 3.0}
+    said = f"rows of step {lost} were lost: RuntimeError('gone')"
+    assert said in run.info.notices
+    assert [str(w.message) for w in warned] == [f"probe_nb: {said}"]

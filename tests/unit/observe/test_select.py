@@ -126,6 +126,21 @@ def test_a_module_that_contains_itself_is_walked_once():
     assert [w.path for w in watched_modules({"model": model}, [])] == ["", "0"]
 
 
+def test_modules_shared_at_every_level_are_found_at_once_with_a_few_of_their_paths():
+    """Here are a million paths, and in the other model 15 factorial."""
+    inner = nn.Linear(1, 1)
+    for _ in range(20):
+        inner = nn.ModuleDict({"a": inner, "b": inner})
+    found = watched_modules({"model": inner}, [])
+    assert [w.path for w in found] == [".".join("a" * n) for n in range(21)]
+    assert max(len(w.aliases) for w in found) < 8
+    assert found[1].aliases == ["b"]
+    crowd = [nn.Module() for _ in range(15)]
+    for module in crowd:
+        module._modules.update((str(n), each) for n, each in enumerate(crowd))
+    assert len(watched_modules({"model": crowd[0]}, [])) == 15
+
+
 def test_wrappers_leave_no_trace_in_paths():
     model = nn.Sequential(nn.Linear(1, 1), nn.ReLU())
     wrapped = nn.DataParallel(copy.deepcopy(model))

@@ -187,6 +187,37 @@ def test_under_vmap_rows_have_a_reason_and_no_numbers():
     assert rows[rows["status"] == "vmapped"]["mean"].isna().all()
 
 
+class Several(nn.Module):
+    """Sends to its input from several nodes, and writes a view in place."""
+
+    def forward(self, x):
+        y = (x * 1.5).view(-1)
+        return y.relu_().view_as(x) + x.sin() * x
+
+
+def test_batches_of_gradients_have_a_reason_and_no_numbers():
+    """`is_grads_batched` and `vectorize` have a batching of their own, older than `vmap`."""
+    net, x = nn.Sequential(nn.Linear(3, 3), Several(), nn.ReLU()), torch.ones(2, 3)
+    seeds = torch.eye(6).view(6, 2, 3)
+
+    def jacobians():
+        leaf = x.clone().requires_grad_()
+        by_batch = torch.autograd.grad(net(leaf), leaf, seeds, is_grads_batched=True)
+        return [*by_batch, torch.autograd.functional.jacobian(net, x, vectorize=True)]
+
+    bare = jacobians()
+    with no_faults(), probe.watch(net, live=False) as run:
+        watched = jacobians()
+    assert all(map(torch.equal, bare, watched))
+    rows = run.df[run.df["direction"] == "backward"]
+    assert set(rows["status"]) == {"vmapped"}
+    each = ["", "0", "1", "2"]
+    for role in ("grad_output", "grad_input"):
+        found = rows[rows["role"] == role].groupby("module", observed=True).size()
+        assert found.to_dict() == dict.fromkeys(each, 2)
+    assert rows["mean"].isna().all()
+
+
 @pytest.mark.parametrize("way", [by_trace, by_script, by_export, by_symbolic_trace, by_make_fx])
 def test_what_was_made_under_a_watch_carries_nothing_of_it(way, tmp_path):
     net = model()
