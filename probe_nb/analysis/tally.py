@@ -28,6 +28,8 @@ class Tally:
     """Per-site state of a run, built from its columns.
 
     Attributes:
+        rows: The number of the row to read next.
+        records: How many were read.
         latest: Column name to one value per site, of the latest record: the last step in which
             the site was seen, and in it the call with most non-finite elements, else the last
             call. Statistics that are absent are NaN, counts -1, and `row` is -1 where nothing was
@@ -45,6 +47,7 @@ class Tally:
         """Start with nothing read."""
         self.columns = columns
         self.rows = 0
+        self.records = 0
         self.sites = 0
         self.steps: set[int] = set()
         self.modules: dict[tuple[str, str], int] = {}
@@ -71,6 +74,7 @@ class Tally:
         for first, block in self.columns.chunks(before):
             self.rows = first  # where files of a run were removed, numbers are left out
             self._take_in(block)
+            self.records += len(block["step"])
         return self.rows > before
 
     def _take_in(self, block: Arrays) -> None:

@@ -158,7 +158,7 @@ class FrameBuilder:
             },
             "step": max(tally.steps, default=-1),
             "steps": len(tally.steps),
-            "records": tally.rows,
+            "records": tally.records,
             "modules": len(tally.modules),
             "missed_text": missed_of(tally, info),
             # before the first forward nothing has been missed yet

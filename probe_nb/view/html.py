@@ -74,7 +74,7 @@ def summary_line(builder: FrameBuilder) -> str:
         title(info),
         steps_of(len(tally.steps)),
         plural(len(tally.modules), "module"),
-        plural(tally.rows, "record"),
+        plural(tally.records, "record"),
         info.ended,
     ]
     return " · ".join(part for part in parts if part)

@@ -43,6 +43,7 @@ def test_a_run_whose_folder_is_gone_says_so_and_shows_the_rest(seen_before):
     shutil.rmtree(files(run)[0].parent)
     for text in shown(run):
         assert "18 records of steps 0 to 8 are gone: somebody removed" in text
+        assert "· 1 step · 2 modules · 2 records · finished" in text
         assert "NaN first appeared at step 9 in b (forward output)" in text
         assert "3 NaN of 4 elements" in text
 
