@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from probe_nb.errors import notify
 from probe_nb.observe.compiled import beside
 from probe_nb.observe.replicas import is_replica
 
@@ -29,10 +30,18 @@ _TABLES = (
 class Behind:
     """One hook at the end of a module's own; call `last` before relying on it."""
 
-    def __init__(self, module: nn.Module, act: Callable[..., None], *, pre: bool) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        act: Callable[..., None],
+        fault: Callable[[Exception], None],
+        *,
+        pre: bool,
+    ) -> None:
         """Put `act` behind the pre hooks (`pre`) or the forward hooks of the module."""
         self._module = weakref.ref(module)
         self._act: Callable[..., None] | None = act
+        self._fault = fault
         self._pre = pre
         self._handle: RemovableHandle | None = None
 
@@ -65,13 +74,15 @@ class Behind:
     @beside
     def __call__(self, module: nn.Module, args: Any, *rest: Any) -> None:
         """Run as torch's hook."""
-        if torch.compiler.is_compiling():
-            return
-        if module is self._module() or is_replica(module):
-            if self._act is not None and rest:
+        try:
+            if torch.compiler.is_compiling():
+                return
+            if module is not self._module() and not is_replica(module):
+                self._leave(module)
+            elif self._act is not None and rest:
                 self._act(module, args, *rest)
-        else:
-            self._leave(module)
+        except Exception as error:  # a fault of ours is never the user's
+            self._fault(error)
 
     def _leave(self, module: nn.Module) -> None:
         """Go away from a module that this was moved to, by code that fuses modules for example."""
