@@ -17,7 +17,6 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from probe_nb.errors import notify
 from probe_nb.observe.compiled import beside
 from probe_nb.observe.replicas import is_replica
 
@@ -41,7 +40,7 @@ class Behind:
         """Put `act` behind the pre hooks (`pre`) or the forward hooks of the module."""
         self._module = weakref.ref(module)
         self._act: Callable[..., None] | None = act
-        self._fault = fault
+        self._fault: Callable[[Exception], None] | None = fault
         self._pre = pre
         self._handle: RemovableHandle | None = None
 
@@ -66,7 +65,7 @@ class Behind:
 
     def remove(self) -> None:
         """Leave the module as it was, and do nothing wherever else this may have got to."""
-        self._act = None
+        self._act = self._fault = None
         if self._handle is not None:
             self._handle.remove()
             self._handle = None
@@ -82,7 +81,8 @@ class Behind:
             elif self._act is not None and rest:
                 self._act(module, args, *rest)
         except Exception as error:  # a fault of ours is never the user's
-            self._fault(error)
+            if self._fault is not None:
+                self._fault(error)
 
     def _leave(self, module: nn.Module) -> None:
         """Go away from a module that this was moved to, by code that fuses modules for example."""

@@ -132,6 +132,9 @@ class ModuleHooks:
             return False
         return torch._C._current_graph_task_id() == -1 and self.open.around(frame)
 
+    def _fault(self, error: Exception) -> None:
+        self._sink.fault(None, "forward", error)
+
     def where(self, error: BaseException) -> str | None:
         """Return the path of the module in which an exception was raised, if it was in one.
 
@@ -175,7 +178,7 @@ class ModuleHooks:
         behind = self._behind.get(key)
         if behind is None:
             act = self.before if pre else functools.partial(self.after, behind=True)
-            behind = self._behind[key] = Behind(module, act, pre=pre)
+            behind = self._behind[key] = Behind(module, act, self._fault, pre=pre)
         return behind.last()
 
     def _overtaken(self) -> bool:
