@@ -127,8 +127,25 @@ class Only:
     def _owner(self, watched: Watched, step: int, micro_step: int) -> Watched | None:
         """Return as what the parameters of a module are recorded that a forward used."""
         home = watched.home or watched
-        alone = home.home is home
-        return self._heard.get((step, micro_step), {}).get(home, None if alone else home)
+        users = self._heard.get((step, micro_step), {})
+        if home in users or home.home is home:
+            return users.get(home)
+        return home if self._around(home, users) else None
+
+    @staticmethod
+    def _around(home: Watched, users: dict[Watched, Watched | None]) -> bool:
+        """Tell whether a module of which only the weights were used was used by what is heard.
+
+        It is taken for a part of the innermost module around it that was called.
+        """
+        around = [
+            each
+            for each in users
+            if each.model == home.model
+            and (not each.path or f"{home.path}.".startswith(f"{each.path}."))
+        ]
+        user = max(around, key=lambda each: len(each.path), default=None)
+        return user is None or users[user] is user
 
     def of_parameter(self, call: Call, where: Where) -> Call | None:
         """Return the call that a row of a parameter is written under; None if it is not."""

@@ -407,3 +407,45 @@ def test_any_text_is_a_name(net, name, tmp_path):
     run._repr_mimebundle_()["text/html"].encode()
     run.save(tmp_path / "run.parquet")
     assert len(probe.load(tmp_path / "run.parquet")) == 6
+
+
+class UsesWeights(nn.Module):
+    """Uses layers inside of it by their weights only."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside = nn.Linear(2, 2, bias=False)
+
+    def forward(self, x):
+        return nn.functional.linear(x, self.inside.weight)
+
+
+@pytest.mark.parametrize("chosen", ["first", "last"])
+def test_weights_that_are_used_without_their_module_are_those_of_who_is_around(chosen):
+    model = nn.ModuleDict({"first": UsesWeights(), "last": UsesWeights()})
+    with no_faults(), probe.watch(model, roles="param_grad,output", live=False) as run:
+        x = torch.ones(1, 2)
+        for name in ("first", "last"):
+            with run.only(model[name], "Mine") if name == chosen else contextlib.nullcontext():
+                x = model[name](x)
+        x.sum().backward()
+    other = "last" if chosen == "first" else "first"
+    assert {row[0] for row in rows(run)} == {"Mine", other, f"{other}.inside"}
+
+
+def test_in_a_range_around_everything_no_other_weights_are_recorded():
+    model = nn.Sequential(UsesWeights(), nn.MultiheadAttention(2, 1), UsesWeights())
+
+    class Whole(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = model
+
+        def forward(self, x):
+            h = self.parts[0](x)
+            return self.parts[2](self.parts[1](h, h, h)[0])
+
+    whole = Whole()
+    with no_faults(), probe.watch(whole, live=False) as run, run.only(model[0], "Mine"):
+        whole(torch.ones(3, 1, 2)).sum().backward()
+    assert {row[0] for row in rows(run)} == {"Mine"}
