@@ -58,8 +58,9 @@ REMEDIES: Final[dict[str, str]] = {
     NO_GRADIENTS: "Only gradients were asked for, and no backward inside the watch reached it.",
     # statuses of rows
     "meta": "Tensors on the meta device and fake ones have no values.",
-    "unsupported": "Its type or layout cannot be measured, or a CUDA graph was being captured. At "
-    "a gradient: nobody can tell what of it came through this module.",
+    "unsupported": "Its type or layout cannot be measured, a CUDA graph was being captured, or a "
+    "hook of yours was put on too late for this one call. At a gradient: nobody can tell what of "
+    "it came through this module.",
     "passthrough": "The output is the input itself, so its gradient is not this module's alone: "
     "read it at the modules around it.",
     "stale_view": "It is a view whose base was written in place since; asking for its gradient "
