@@ -216,10 +216,19 @@ def _steps(value: Steps) -> tuple[str | None, Callable[[int], bool]]:
         if not chosen or min(chosen) < 0:
             raise ConfigError(_steps_message(value))
         return ",".join(str(step) for step in sorted(chosen)), chosen.__contains__
-    tests = [_step_test(part.strip(), value) for part in value.split(",") if part.strip()]
+    return value, numbers_in(value, "steps")
+
+
+def numbers_in(text: str, option: str) -> Callable[[int], bool]:
+    """Return a test for the numbers that a text names, as `steps` takes it.
+
+    Raises:
+        ConfigError: It names none; the message begins with the name of the option.
+    """
+    tests = [_part_test(part.strip(), text, option) for part in text.split(",") if part.strip()]
     if not tests:
-        raise ConfigError(_steps_message(value))
-    return value, lambda step: any(test(step) for test in tests)
+        raise ConfigError(_steps_message(text, option))
+    return lambda number: any(test(number) for test in tests)
 
 
 def _range_text(steps: range) -> str:
@@ -229,28 +238,28 @@ def _range_text(steps: range) -> str:
     return f"{steps.start}:{steps.stop}:{steps.step}"
 
 
-def _step_test(part: str, whole: str) -> Callable[[int], bool]:
+def _part_test(part: str, whole: str, option: str) -> Callable[[int], bool]:
     match = _PART.fullmatch(part)
     if match is None:
-        raise ConfigError(_steps_message(whole))
+        raise ConfigError(_steps_message(whole, option))
     if match["one"]:
         wanted = int(match["one"])
         return lambda step: step == wanted
     if match["from"]:
         first, last = int(match["from"]), int(match["to"])
         if last < first:
-            raise ConfigError(f"`steps` has `{part}`, which ends before it begins.")
+            raise ConfigError(f"`{option}` has `{part}`, which ends before it begins.")
         return lambda step: first <= step <= last
     first, stride = int(match["a"] or 0), int(match["c"] or 1)
     end = int(match["b"]) if match["b"] else None
     if stride < 1:
-        raise ConfigError(f"`steps` has `{part}`, whose stride is 0; give a stride from 1 on.")
+        raise ConfigError(f"`{option}` has `{part}`, whose stride is 0; give a stride from 1 on.")
     chosen = range(first, end if end is not None else 2**62, stride)
     return lambda step: step in chosen
 
 
-def _steps_message(value: object) -> str:
+def _steps_message(value: object, option: str = "steps") -> str:
     return (
-        f"`steps` is {value!r}; give a number, numbers, a range `10-20` (both ends included), "
+        f"`{option}` is {value!r}; give a number, numbers, a range `10-20` (both ends included), "
         "a slice `start:stop:stride` such as `::100`, or several of these with commas."
     )

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from probe_nb.errors import SelectionError, closest
 
 LOWEST: Final = -127
 HIGHEST: Final = 128
@@ -33,7 +35,7 @@ float8_e4m3fn ends at 448, inside the bin [256, 512): only bins from 512 on over
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Histogram:
     """Counts per sign and exponent, with what no bin can hold beside them.
 
@@ -50,6 +52,8 @@ class Histogram:
     [(-1, 2, 1), (1, 0, 2)]
     >>> h.total
     5
+    >>> h
+    Histogram(5 elements: 2 positive, 1 negative, |x| in [2^0, 2^3); 1 zero, 1 NaN)
     """
 
     bins: NDArray[np.int64]
@@ -95,13 +99,25 @@ class Histogram:
         found = np.flatnonzero(both)
         return found + LOWEST, both[found]
 
-    def share_under(self, dtype: str) -> float:
-        """Return the share of the non-zero finite elements below the smallest value of `dtype`."""
-        return self._share(lambda e: e < TARGETS[dtype][0])
+    def share_under(self, dtype: Any) -> float:
+        """Return the share of the non-zero finite elements below the smallest value of `dtype`.
 
-    def share_over(self, dtype: str) -> float:
-        """Return the share of the non-zero finite elements beyond the range of `dtype`."""
-        return self._share(lambda e: e >= TARGETS[dtype][1])
+        Args:
+            dtype: `"float16"`, `"torch.float16"` or `torch.float16`; one of `TARGETS`.
+
+        Raises:
+            SelectionError: It is none of these.
+        """
+        low, _ = _target(dtype)
+        return self._share(lambda e: e < low)
+
+    def share_over(self, dtype: Any) -> float:
+        """Return the share of the non-zero finite elements beyond the range of `dtype`.
+
+        Takes and raises the same as `share_under`.
+        """
+        _, high = _target(dtype)
+        return self._share(lambda e: e >= high)
 
     def _share(self, chosen: Callable[[NDArray[np.int64]], NDArray[np.bool_]]) -> float:
         exponents, counts = self.exponents()
@@ -123,6 +139,24 @@ class Histogram:
             self.neginf + other.neginf,
         )
 
+    def __repr__(self) -> str:
+        """Say how many elements there are, of which sign, between which powers of two."""
+        below = int(self.counts[self.bins >= BINS // 2].sum())
+        above = int(self.counts.sum()) - below
+        sides = _listed({"positive": above, "negative": below})
+        words = {"zero": self.zero, "NaN": self.nan, "+Inf": self.posinf, "-Inf": self.neginf}
+        parts = [f"{sides}, |x| in {self._span()}" if sides else "", _listed(words)]
+        inside = "; ".join(part for part in parts if part)
+        noun = "element" if self.total == 1 else "elements"
+        return f"Histogram({self.total:,} {noun}{': ' if inside else ''}{inside})"
+
+    def _span(self) -> str:
+        """Write the powers of two that all magnitudes lie between; the outermost bins are wider."""
+        exponents, _ = self.exponents()
+        low, high = int(exponents[0]), int(exponents[-1])
+        begin = "(0" if low == LOWEST else f"[2^{low}"
+        return f"{begin}, inf)" if high == HIGHEST else f"{begin}, 2^{high + 1})"
+
     def __eq__(self, other: object) -> bool:
         """Tell whether every bin and every count is the same."""
         if not isinstance(other, Histogram):
@@ -137,3 +171,18 @@ class Histogram:
     def _key(self) -> tuple[object, ...]:
         rest = (self.zero, self.nan, self.posinf, self.neginf)
         return (self.bins.tobytes(), self.counts.tobytes(), *rest)
+
+
+def _target(dtype: Any) -> tuple[int, int]:
+    """Return what `TARGETS` says of a type or its name, with or without `torch.`."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in TARGETS:
+        raise SelectionError(
+            f"`{name}` is not a type to compare with.{closest(name, TARGETS)} "
+            f"Known: {', '.join(TARGETS)}."
+        )
+    return TARGETS[name]
+
+
+def _listed(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {word}" for word, count in counts.items() if count)

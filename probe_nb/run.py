@@ -153,12 +153,16 @@ class Run:
         Args:
             **filters: `step`, `micro_step`, `rank`, `call`, `model`, `module`, `type`,
                 `direction`, `role`, `leaf`, `status`. Text is a shell pattern (`"layers.*"`), or
-                a list of patterns; a number is a number, a list, a `range` or a `slice`. The
-                root module is `""` or `"(root)"`.
+                a list of patterns; a number is a number, a list, a `range`, a `slice`, or a text
+                as `steps=` takes it (`"0-3"`). The root module is `""` or `"(root)"`.
+
+        Returns:
+            A DataFrame; empty where no row passes. Numbers that no row has are no mistake, so
+            that a loop over steps need not know which were recorded.
 
         Raises:
-            SelectionError: A filter has an unknown name, or a text pattern matches nothing in
-                this run; the message names the nearest.
+            SelectionError: A filter has an unknown name, a text pattern matches nothing in this
+                run (the message names the nearest), or a text names no numbers.
         """
         self.flush()
         return chosen(self.columns, filters, COLUMNS)
@@ -192,11 +196,16 @@ class Run:
         `min`, the largest `max`, `absmax` or `l2`, the sum of a count, the mean of the rest
         weighted by the number of elements.
 
+        Leaves are joined unless `leaf` names one: weight and bias, every tensor of a tuple. Of
+        `param_grad` those are joined that hold what a backward adds (`weight`), and those that
+        hold what `.grad` was then (`weight.grad`) only where a module has no others, as in FSDP.
+
         Args:
             module: Module path, exact or a pattern that matches one module.
             role: One role, such as `"output"` or `"grad_output"`.
             stat: A statistic or a count, such as `"std"` or `"nan_count"`.
-            leaf: One leaf path; None joins all.
+            leaf: One leaf path or a pattern, such as `"weight"` or `"weight.grad"`; None joins
+                them as said above.
             model: Name of the model, where several have a module of this path.
 
         Returns:
@@ -219,7 +228,8 @@ class Run:
     ) -> Histogram:
         """Return the exponent histogram of one site, the last step's by default.
 
-        Calls and micro steps of the step are added up.
+        Calls, micro steps and leaves of the step are added up. Which leaves these are is said at
+        `history`: gradients as they are added, not again as `.grad` holds them.
 
         Raises:
             SelectionError: No such module, role or step, or nothing was counted there.

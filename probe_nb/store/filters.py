@@ -11,7 +11,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from probe_nb.errors import SelectionError, closest
+from probe_nb.config import numbers_in
+from probe_nb.errors import ConfigError, SelectionError, closest
 from probe_nb.exponents import Histogram
 from probe_nb.store.columns import Columns, Filter
 from probe_nb.store.table import FIXED, OF_SITE, stored, to_frame
@@ -22,6 +23,9 @@ _NAMES: Final = (
     *("role", "leaf", "status"),
 )
 """The columns that rows can be chosen by."""
+
+_LISTED: Final = 6
+"""So many values an error message lists; of more it gives the number."""
 
 
 def chosen(columns: Columns, filters: Mapping[str, Any], names: Sequence[str]) -> pd.DataFrame:
@@ -44,7 +48,7 @@ def of_site(
         near = closest(role, ROLES)
         raise SelectionError(f"`{role}` is not a role.{near} Known: {', '.join(ROLES)}.")
     filters = {"module": module, "model": model, "role": [role], "leaf": leaf}
-    rows = chosen(columns, filters, ("step", "model", "module", *names))
+    rows = chosen(columns, filters, ("step", "model", "module", "leaf", *names))
     if rows.empty:
         there = chosen(columns, {"module": module}, ("role",))
         roles = [str(r) for r in there["role"].unique()]
@@ -58,7 +62,13 @@ def of_site(
             f"`{shown(module)}` matches {len(found)} modules, {paths[0]} and {paths[1]} among "
             "them. Give the path of one, and `model=` if several models have it."
         )
-    return rows
+    return rows if leaf is not None else _counted_once(rows)
+
+
+def _counted_once(rows: pd.DataFrame) -> pd.DataFrame:
+    """Leave out what `.grad` held, unless there is nothing else: it contains what was added."""
+    held = rows["leaf"].map(lambda leaf: "grad" in leaf.split(".")[1:]).astype(bool)
+    return rows if held.all() else rows[~held]
 
 
 def line(
@@ -116,12 +126,12 @@ def _parsed(filters: Mapping[str, Any], columns: Columns) -> list[Filter]:
         if wanted is None:
             continue
         if name == "status":
-            hits = _matching(name, wanted, STATUSES)
+            hits = _matching(name, wanted, STATUSES, fixed=True)
             found.append(_among("status", [STATUSES.index(status) for status in hits]))
         elif name in OF_SITE:
             words = [getattr(site, name) for site in columns.tables.sites.values]
             known = FIXED.get(name) or tuple(dict.fromkeys(words))
-            hits = _matching(name, wanted, known)
+            hits = _matching(name, wanted, known, fixed=name in FIXED)
             found.append(_among("site", [code for code, word in enumerate(words) if word in hits]))
         else:
             found.append(Filter(name, _number_test(name, wanted, columns)))
@@ -133,7 +143,9 @@ def _among(column: str, codes: Sequence[int]) -> Filter:
     return Filter(column, lambda values: np.isin(values, np.array(codes, values.dtype)))
 
 
-def _matching(name: str, wanted: str | Sequence[str], known: Sequence[str]) -> set[str]:
+def _matching(
+    name: str, wanted: str | Sequence[str], known: Sequence[str], *, fixed: bool
+) -> set[str]:
     """Return the known values that the patterns match; each pattern must match something."""
     patterns = [wanted] if isinstance(wanted, str) else list(wanted)
     found: set[str] = set()
@@ -142,15 +154,35 @@ def _matching(name: str, wanted: str | Sequence[str], known: Sequence[str]) -> s
         hits = [exact] if exact in known else fnmatch.filter(known, exact)
         if not hits:
             raise SelectionError(
-                f"No {name} matches `{pattern}`.{closest(exact, known)} "
-                f"This run has {len(known)} of them."
+                f"No {name} matches `{pattern}`.{closest(exact, known)}"
+                f"{_hint(name, pattern)} {_there(known, fixed=fixed)}"
             )
         found.update(hits)
     return found
 
 
+def _hint(name: str, pattern: str) -> str:
+    """Say how a frame is asked what `select=` writes into the pattern."""
+    if name == "module" and pattern.startswith("type:"):
+        return f' By class `run.frame(type="{pattern.removeprefix("type:")}")` chooses.'
+    if name == "module" and pattern.startswith("!"):
+        return " A leading `!` takes out in `select=` alone."
+    return ""
+
+
+def _there(known: Sequence[str], *, fixed: bool) -> str:
+    """Say which values could have been asked for: all words there are, or those of the run."""
+    if fixed:
+        return f"Known: {', '.join(known)}."
+    if len(known) > _LISTED:
+        return f"This run has {len(known)} different ones."
+    return f"This run has {', '.join(f'`{shown(each)}`' for each in known) or 'none'}."
+
+
 def _number_test(name: str, wanted: Any, columns: Columns) -> Callable[[Any], Any]:
     """Return a test for the wanted number, or one among several, in a range or in a slice."""
+    if isinstance(wanted, str):
+        return _written(name, wanted)
     if isinstance(wanted, slice):
         wanted = range(*wanted.indices(columns.highest(name) + 1))
     if isinstance(wanted, range):
@@ -165,6 +197,17 @@ def _number_test(name: str, wanted: Any, columns: Columns) -> Callable[[Any], An
         return lambda values: (values >= 0) & (values == wanted)
     several = [] if wanted is pd.NA else [value for value in wanted if value is not pd.NA]
     return lambda values: (values >= 0) & np.isin(values, several)
+
+
+def _written(name: str, text: str) -> Callable[[Any], Any]:
+    """Return a test for the numbers that a text such as `"0-3"` names."""
+    try:
+        wants = numbers_in(text, name)
+    except ConfigError as error:
+        raise SelectionError(str(error)) from None
+    return lambda values: np.isin(
+        values, [number for number in np.unique(values).tolist() if number >= 0 and wants(number)]
+    )
 
 
 def _joined(rows: pd.DataFrame, stat: str) -> pd.Series:

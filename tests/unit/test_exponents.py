@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probe_nb.errors import SelectionError
 from probe_nb.exponents import Histogram
 from tests import oracle
 
@@ -103,3 +104,33 @@ def test_shares_leave_zeros_and_non_finite_values_out():
 def test_an_empty_histogram_has_no_share():
     assert Histogram.of(np.array([])).share_under("float16") == 0.0
     assert Histogram.of(np.array([])).total == 0
+
+
+@pytest.mark.parametrize("dtype", ["float16", "torch.float16", torch.float16, np.dtype("float16")])
+def test_a_type_is_known_by_its_name_and_by_itself(dtype):
+    h = Histogram.of(np.array([1e-30, 1.0, 1.0, 1e30]))
+    assert h.share_under(dtype) == 0.25
+    assert h.share_over(dtype) == 0.25
+
+
+@pytest.mark.parametrize("dtype", ["float17", torch.int8, None])
+def test_a_type_that_is_not_known_is_refused_in_words(dtype):
+    h = Histogram.of(np.array([1.0]))
+    for share in (h.share_under, h.share_over):
+        with pytest.raises(SelectionError, match=r"is not a type to compare with.*Known: float32"):
+            share(dtype)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([], "0 elements"),
+        ([0.0], "1 element: 1 zero"),
+        ([1.0, 3.0, -0.3], "3 elements: 2 positive, 1 negative, |x| in [2^-2, 2^2)"),
+        ([1e-40], "1 element: 1 positive, |x| in (0, 2^-126)"),
+        ([-1.0, 1e300], "2 elements: 1 positive, 1 negative, |x| in [2^0, inf)"),
+        ([math.nan, math.inf, -math.inf], "3 elements: 1 NaN, 1 +Inf, 1 -Inf"),
+    ],
+)
+def test_a_histogram_is_written_as_counts_and_powers_of_two(values, words):
+    assert repr(Histogram.of(np.array(values))) == f"Histogram({words})"

@@ -60,6 +60,12 @@ def run():
         ({"step": slice(1, None)}, 12),
         ({"step": slice(None, None, 2)}, 12),
         ({"step": np.int64(2)}, 6),
+        ({"step": "0-1"}, 12),
+        ({"step": "0,2"}, 12),
+        ({"step": "::2"}, 12),
+        ({"step": "1-99"}, 12),
+        ({"step": "7-9"}, 0),
+        ({"call": "0"}, 18),
         ({"step": 99}, 0),
         ({"step": 1, "module": "head", "role": "output"}, 1),
         ({"module": None, "step": None}, 18),
@@ -72,6 +78,32 @@ def test_filters_keep_the_rows_that_pass_all_of_them(run, filters, rows):
             run.frame(**filters)
     else:
         assert len(run.frame(**filters)) == rows
+
+
+@pytest.mark.parametrize(
+    ("filters", "words", "never"),
+    [
+        ({"step": "0-"}, ["`step` is '0-'", "10-20"], ["steps"]),
+        ({"step": "3-1"}, ["`step` has `3-1`", "ends before it begins"], []),
+        ({"role": "outputs"}, ["`output`", "Known: input, output"], ["This run has"]),
+        ({"status": "bad"}, ["Known: ok, "], ["This run has"]),
+        ({"module": "lyers"}, ["This run has `(root)`, `layers.0`, `layers.10`, `head`."], []),
+        ({"model": "x"}, ["This run has `model`, `other`."], []),
+        ({"module": "type:ReLU"}, ["""`run.frame(type="ReLU")`"""], []),
+        ({"module": "!head"}, ["`!`", "`select=`"], []),
+    ],
+)
+def test_a_filter_that_fits_nothing_says_what_would(run, filters, words, never):
+    with pytest.raises(SelectionError) as error:
+        run.frame(**filters)
+    assert all(word in str(error.value) for word in words), str(error.value)
+    assert not any(word in str(error.value) for word in never), str(error.value)
+
+
+def test_modules_of_one_path_in_two_models_are_counted_once():
+    rows = [{"model": m, "module": f"layers.{n}"} for m in ("a", "b") for n in range(9)]
+    with pytest.raises(SelectionError, match="This run has 9 different ones"):
+        records.run(rows).frame(module="99")
 
 
 def test_a_frame_keeps_the_row_numbers_of_the_run(run):
@@ -183,6 +215,44 @@ def test_one_leaf_can_be_chosen():
 def test_a_history_that_cannot_be_had_says_what_can(run, arguments, message):
     with pytest.raises(SelectionError, match=message):
         run.history(**{"module": "layers.10", **arguments})
+
+
+ADDED = [
+    {"leaf": "bias", "max": 1.0, "mean": 1.0, "numel": 1, "histogram": histogram(1.0)},
+    {"leaf": "weight", "max": 2.0, "mean": 2.0, "numel": 3, "histogram": histogram(2.0, 2.0, 2.0)},
+]
+HELD = [
+    {"leaf": "bias.grad", "max": 8.0, "mean": 8.0, "numel": 1, "histogram": histogram(8.0)},
+    {"leaf": "weight.grad.shard", "max": 4.0, "mean": 4.0, "histogram": histogram(4.0)},
+]
+
+
+def gradients(rows):
+    return records.run([{**row, "role": "param_grad"} for row in rows])
+
+
+def test_a_gradient_is_not_counted_again_as_what_is_held_of_it():
+    run = gradients(ADDED + HELD)
+    assert run.history("layer", "param_grad", "max").tolist() == [2.0]
+    assert run.history("layer", "param_grad", "mean").tolist() == [(1.0 + 3 * 2.0) / 4]
+    assert run.histogram("layer", "param_grad") == histogram(1.0, 2.0, 2.0, 2.0)
+
+
+def test_what_is_held_of_a_gradient_can_be_asked_for():
+    run = gradients(ADDED + HELD)
+    assert run.history("layer", "param_grad", "max", leaf="bias.grad").tolist() == [8.0]
+    assert run.histogram("layer", "param_grad", leaf="*.grad*") == histogram(8.0, 4.0)
+
+
+def test_where_only_what_is_held_is_known_it_is_what_is_joined():
+    run = gradients(HELD)
+    assert run.history("layer", "param_grad", "max").tolist() == [8.0]
+    assert run.histogram("layer", "param_grad") == histogram(8.0, 4.0)
+
+
+def test_an_output_that_happens_to_be_named_like_a_gradient_is_joined():
+    rows = [{"leaf": "grad", "max": 5.0}, {"leaf": "0", "max": 1.0}]
+    assert records.run(rows).history("layer", stat="max").tolist() == [5.0]
 
 
 # -- histogram ---------------------------------------------------------------------------------------
