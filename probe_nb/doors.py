@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from probe_nb import config
-from probe_nb.errors import ConfigError, SessionStateError, closest
+from probe_nb.errors import ConfigError, ModelError, SessionStateError, closest
 from probe_nb.observe.optimizers import as_optimizers
 from probe_nb.observe.select import as_models
 from probe_nb.run import Run
@@ -112,7 +112,7 @@ def _show(session: Session, *, live: bool | None) -> None:
 
 def watch(
     model: Any = None,
-    *,
+    *more: Any,
     optimizer: Any = None,
     scaler: Any = None,
     level: str = "module",
@@ -135,10 +135,12 @@ def watch(
     Outputs, gradients, parameters and random numbers are the same, bit for bit, as without it.
 
     Args:
-        model: A `torch.nn.Module`, or a list, tuple or dict of modules.
+        model: A `torch.nn.Module`, or a dict of modules by name; those of a list or tuple are
+            named by their place, `0`, `1`, ….
+        *more: Nothing; several models are given by name, see `models`.
         optimizer: The optimizer, or several in the order in which they step. A step ends with the
-            first forward after the last of them. Without it any torch optimizer that holds a
-            watched parameter ends steps.
+            first forward after the last one named has stepped. Without it any torch optimizer that
+            holds a watched parameter ends steps.
         scaler: The `GradScaler`; gradients are divided by its scale.
         level: `"module"` (alias `"L0"`).
         select: Patterns on module paths (`"layers.*"`) and types (`"type:Linear"`); a leading
@@ -149,7 +151,8 @@ def watch(
             `(2, 5)` in a `generate` loop, where each forward makes a token. Both are included;
             they are counted from 0 since the watch opened, and again after `run.step()`.
         first_step: The number of the first step.
-        micro_batches: Root forwards per step, where nothing else tells.
+        micro_batches: So many root forwards make a step, whatever else happens; only `run.step()`
+            overrules it.
         reduce_once: Take a tensor that was seen in this step, and not written since, as seen.
             Set to False if you write through `.data` or numpy inside the forward.
         compiled: `"stay"`: what torch.compile made stays compiled, and `run.coverage()` lists what
@@ -182,6 +185,8 @@ def watch(
     >>> len(run)
     1
     """
+    if more:
+        raise ModelError(_positional(more[0]))
     for word, value in models.items():
         if not isinstance(value, nn.Module) and closest(word, _OPTIONS):
             raise ConfigError(f"`{word}` is not an option.{closest(word, _OPTIONS)}")
@@ -208,7 +213,17 @@ def watch(
     )
 
 
-def start(model: Any = None, **options: Any) -> Run:
+def _positional(second: object) -> str:
+    if isinstance(second, nn.Module):
+        return (
+            "Several models are given by name: `watch(gen=generator, disc=critic)`, or as a dict, "
+            "`watch({'gen': generator, 'disc': critic})`."
+        )
+    kind = type(second).__name__
+    return f"Options are given by name, as in `optimizer=optimizer`; here is a {kind} without one."
+
+
+def start(model: Any = None, *more: Any, **options: Any) -> Run:
     """Begin to watch and return the run at once; `stop()` ends it. Options as for `watch`.
 
     For scripts and cells of a notebook; in one block of code `with probe.watch(...)` is safer.
@@ -220,5 +235,5 @@ def start(model: Any = None, **options: Any) -> Run:
     >>> probe.stop() is run, len(run)
     (True, 1)
     """
-    opened = watch(model, **options)
+    opened = watch(model, *more, **options)
     return opened.__enter__()

@@ -39,10 +39,10 @@ def missed_of(tally: Tally, info: RunInfo) -> str:
     found, here = missed(info), watched(tally, info)
     if not found:
         return ""
-    be = "was" if len(found) == 1 else "were"
     why = Counter(reason for each in found if (reason := each.get("reason")))
     listed = ", ".join(f"{count:,} {reason}" for reason, count in why.most_common())
-    several = f"{len(found):,} of {here:,} module{'' if here == 1 else 's'} {be} not seen"
+    modules = f"module{'' if here == 1 else 's'}"
+    several = f"The forward of {len(found):,} of {here:,} {modules} was not seen"
     return f"{several}: {listed}" if listed else several
 
 

@@ -99,7 +99,7 @@ class Tally:
             return
         new = self.columns.tables.sites.values[self.sites : number]
         ids = [self.modules.setdefault((s.model, s.module), len(self.modules)) for s in new]
-        self.several_models = len({model for model, _ in self.modules}) > 1
+        self.several_models = len({model for model, _ in self.modules if model}) > 1
         self.module = np.append(self.module, np.array(ids, np.int32))
         self.role = np.append(self.role, np.array([ROLES.index(s.role) for s in new], np.int8))
         ways = np.array([DIRECTIONS.index(s.direction) for s in new], np.int8)

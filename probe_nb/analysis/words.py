@@ -62,11 +62,11 @@ def tensor(site: Site) -> str:
 
 
 def module(site: Site, *, several: bool) -> str:
-    """Write a module path, with the model's name where there are several."""
+    """Write a module path, with the model's name where there are several and it is in one."""
     path = shown(site.module)
     if site.api:
         path = f"{path}, {site.api}"
-    return f"{site.model}: {path}" if several else path
+    return f"{site.model}: {path}" if several and site.model else path
 
 
 def place(tally: Tally, site: int) -> str:

@@ -27,7 +27,7 @@ from probe_nb import config, session
 from probe_nb.errors import ProbeError, ProbeWarning
 from probe_nb.magics.cell import compiled
 from probe_nb.magics.completion import matcher
-from probe_nb.magics.line import evaluate, evaluate_models, parse, takes_model
+from probe_nb.magics.line import as_typed, evaluate, evaluate_models, parse, takes_model
 from probe_nb.observe.select import as_models
 from probe_nb.run import Run
 from probe_nb.session import Session
@@ -176,7 +176,7 @@ class ProbeMagics(Magics):
             )
             return Session(as_models(model, {}), options, optimizers, scaler)
         except ProbeError as error:
-            raise UsageError(" ".join(str(error).split())) from None
+            raise UsageError(as_typed(" ".join(str(error).split()))) from None
 
     def _open(self, prepared: Session, asked: Any, final: Literal["report", "line"]) -> Watching:
         from probe_nb.view.live import LiveView, wanted
@@ -208,7 +208,7 @@ class ProbeMagics(Magics):
         Examples::
 
             %probe_start model --optimizer opt
-            %probe_start gen, disc --optimizer opt_g --optimizer opt_d
+            %probe_start gen, disc --optimizer opt_d --optimizer opt_g
             %probe_start models["a b"].net --select "layers.*" --roles output,grad_output
         """
         __tracebackhide__ = True

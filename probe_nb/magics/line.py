@@ -48,7 +48,8 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--optimizer": {
         "action": "append",
         "metavar": "EXPR",
-        "help": "The optimizer that ends a step; give the option once for each of several.",
+        "help": "The optimizer that ends a step; give the option once for each of several, in the "
+        "order in which they step.",
     },
     "--scaler": {
         "metavar": "EXPR",
@@ -86,7 +87,7 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--micro-batches": {
         "type": _whole,
         "metavar": "N",
-        "help": "How many forwards make one step, with gradient accumulation.",
+        "help": "How many forwards make one step, whatever else happens.",
     },
     "--compiled": {
         "type": unquoted,
@@ -116,6 +117,10 @@ _MODEL: Final[dict[str, Any]] = {
     "or dict.",
 }
 OPTIONS: Final = tuple(_OPTIONS)
+_OPTION: Final = re.compile(r"`(\w+)` (?=(is ['\d-]|has `))")
+"""How a message about the value of an option begins."""
+_SPELT: Final = {"`(2, 5)`": "`2,5`", "or None for": "or `none` for"}
+"""What Python and the line of a magic write differently."""
 
 
 def takes_model(name: str) -> Callable[[_Magic], _Magic]:
@@ -229,6 +234,22 @@ def evaluate_models(expression: str, scope: dict[str, Any]) -> Any:
         return value
     names = [each.id if isinstance(each, ast.Name) else "" for each in tree.elts]
     return dict(zip(names, value, strict=True)) if all(names) else value
+
+
+def as_typed(message: str) -> str:
+    """Return the message of an error as the line of a magic spells it.
+
+    >>> as_typed("`first_step` is -1; give a whole number from 0 on.")
+    '`--first-step` is -1; give a whole number from 0 on.'
+    """
+    found = _OPTION.match(message)
+    option = "--" + found[1].replace("_", "-") if found else ""
+    if found is None or option not in OPTIONS:
+        return message
+    rest = message[found.end() - 1 :]
+    for python, typed in _SPELT.items():
+        rest = rest.replace(python, typed)
+    return f"`{option}`{rest}"
 
 
 def _from_below(error: Exception, tree: ast.Expression) -> bool:

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 ROWS: Final = 10
 _WIDTH: Final = 100
+_TABLE: Final = 120
 _CELL: Final = 30
+_WIDE: Final = 60
+"""Cells are cut to this where the line has room, and to the other where it has not."""
 _COLUMNS: Final = ("finding", "module", "tensor", "step", "not_finite", "min", "max", "std")
 _LEFT: Final = ("finding", "module", "tensor")
 
@@ -49,12 +52,12 @@ def _table(builder: FrameBuilder) -> list[str]:
     order = worst_first(builder)
     if not len(order):
         return []
-    rows = [list(_COLUMNS)]
-    rows += [
-        [_short(getattr(row, name)) for name in _COLUMNS] for row in rows_of(builder, order[:ROWS])
+    whole = [[name.replace("_", " ") for name in _COLUMNS]]
+    whole += [
+        [" ".join(getattr(row, name).split()) for name in _COLUMNS]
+        for row in rows_of(builder, order[:ROWS])
     ]
-    rows[0] = [name.replace("_", " ") for name in _COLUMNS]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(_COLUMNS))]
+    rows, widths = _fitting(whole)
     lines = ["", *("  ".join(_cells(row, widths)).rstrip() for row in rows)]
     left = len(order) - ROWS
     if left > 0:
@@ -69,10 +72,19 @@ def _cells(row: list[str], widths: list[int]) -> list[str]:
     ]
 
 
-def _short(cell: str) -> str:
-    """Return a cell on one line, its end kept: the end of a module path tells most."""
-    cell = " ".join(cell.split())
-    return cell if len(cell) <= _CELL else "…" + cell[1 - _CELL :]
+def _fitting(whole: list[list[str]]) -> tuple[list[list[str]], list[int]]:
+    """Return the rows with cells as long as the line has room for, and the widths of columns."""
+    for limit in range(_WIDE, _CELL - 1, -1):
+        rows = [[_short(cell, limit) for cell in row] for row in whole]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        if sum(widths) + 2 * (len(widths) - 1) <= _TABLE:
+            break
+    return rows, widths
+
+
+def _short(cell: str, limit: int) -> str:
+    """Return a cell cut to `limit`, its end kept: the end of a module path tells most."""
+    return cell if len(cell) <= limit else "…" + cell[1 - limit :]
 
 
 def _wrapped(text: str, limit: int, indent: str = "") -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import weakref
 from unittest.mock import Mock
 
@@ -57,7 +58,12 @@ OPTIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("options", "error", "words"), OPTIONS, ids=str)
+def _name(value):
+    """Name a case without addresses: each worker of pytest must find the same names."""
+    return re.sub(r" (object )?(at 0x|id=')[^>]*", "", str(value))
+
+
+@pytest.mark.parametrize(("options", "error", "words"), OPTIONS, ids=_name)
 def test_an_option_that_makes_no_sense_is_refused_in_words(options, error, words):
     with pytest.raises(error) as raised:
         probe.start(layer(), live=False, **options)
@@ -74,6 +80,21 @@ def stopped():
 def test_a_class_in_place_of_a_model_is_refused():
     with pytest.raises(ModelError, match=r"got the class Linear\. Create it first"):
         probe.start(nn.Linear)
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        (layer, ["given by name", "watch(gen=generator, disc=critic)"]),
+        (lambda: torch.optim.SGD(layer().parameters(), 0.1), ["`optimizer=optimizer`", "SGD"]),
+    ],
+)
+@pytest.mark.parametrize("door", [probe.watch, probe.start])
+def test_a_second_value_without_a_name_is_refused_with_the_way_to_name_it(door, second, words):
+    with pytest.raises(ModelError) as raised:
+        door(layer(), second())
+    assert [word for word in words if word not in str(raised.value)] == []
+    assert session.sessions() == ()
 
 
 def test_a_refused_start_leaves_the_open_session_alone():

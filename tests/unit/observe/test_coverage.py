@@ -172,7 +172,7 @@ def test_the_reasons_are_counted_in_one_line_and_containers_are_none():
         "b": "called only in part",
         "b.1": "never called",
     }
-    line = "3 of 5 modules were not seen: 2 never called, 1 called only in part"
+    line = "The forward of 3 of 5 modules was not seen: 2 never called, 1 called only in part"
     assert line in repr(run)
     assert line in run._repr_mimebundle_()["text/html"]
     status = json.loads(FrameBuilder(run.columns, run.info).update()[1])

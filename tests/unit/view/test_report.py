@@ -12,6 +12,7 @@ import pytest
 from probe_nb.view import BUNDLE, html, report, text
 from probe_nb.view.frame import FrameBuilder
 from probe_nb.view.rows import ABSENT
+from tests import records
 from tests.unit.view.make_runs import Book, hundred_layers, info
 from tests.unit.view.test_frame import decode, strict
 
@@ -292,6 +293,28 @@ class TestText:
         assert table[1].startswith("✕ NaN from step 1")
         assert "layers.50" in table[1]
         assert "190 more rows" in lines[-1]
+
+    def test_a_tensor_is_named_whole_where_the_line_has_room(self):
+        rows = [{"role": "param_grad", "leaf": leaf} for leaf in ("weight", "weight.grad.shard")]
+        shown = text.summary(records.run(rows))
+        assert "gradient of the parameter weight " in shown
+        assert "gradient of the parameter weight.grad.shard " in shown
+
+    def test_a_path_that_the_line_has_no_room_for_keeps_its_end(self):
+        rows = [{"module": f"{'m' * 200}.last", "leaf": "n" * 200}]
+        lines = text.summary(records.run(rows)).splitlines()
+        (row,) = [line for line in lines if line.startswith("✓ ok")]
+        assert ".last  …n" in row
+        assert len(row) <= 120
+
+    def test_a_module_of_no_watched_model_has_no_model_before_it(self):
+        alone = {"model": "", "module": "MyBlock"}
+        one = text.summary(records.run([alone, {"module": "inside"}]))
+        assert "✓ ok     MyBlock  " in one
+        assert "✓ ok     inside  " in one  # and of a single model nobody needs the name
+        two = text.summary(records.run([alone, {"module": "inside"}, {"model": "b"}]))
+        assert "✓ ok     MyBlock  " in two
+        assert "✓ ok     model: inside  " in two
 
     def test_a_name_with_line_breaks_stays_on_its_line(self):
         about = info(notices=["a\nb"] * 9, unobserved=[{"module": "z", "reason": "r"}] * 9)
