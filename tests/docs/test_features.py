@@ -88,7 +88,7 @@ def test_every_public_name_and_option_is_explained():
         assert f"probe.{name}" in pages, name
     for name in {each for each in dir(probe_nb.Run) if not each.startswith("_")}:
         assert f"`run.{name}" in read("docs/magics.md"), name
-    for option in inspect.signature(probe_nb.watch).parameters.keys() - {"model", "models"}:
+    for option in inspect.signature(probe_nb.watch).parameters.keys() - {"model", "more", "models"}:
         assert re.search(rf"`(--)?{option.replace('_', '[-_]')}[=` ]", read("docs/magics.md")), (
             option
         )
