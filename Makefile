@@ -57,7 +57,7 @@ wheel: dev ## build dist/*.whl and dist/*.tar.gz, bundle included
 bench: dev ## measure the cost of watching; BENCH="..." is passed on
 	$(BIN)/python -m benchmarks $(BENCH)
 
-zoo: dev ## watch every architecture of the zoo and write docs/zoo.md; ZOO="bert nn.Linear-*" chooses
+zoo: dev ## watch every architecture of the zoo and write docs/zoo.md; ZOO="bert nn.Linear-*" some, without the page
 	$(BIN)/python -m tools.zoo $(ZOO)
 
 clean: ## remove everything that was built or installed here

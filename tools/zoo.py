@@ -69,6 +69,8 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=2)
     given = parser.parse_args(words)
     names = [each.name for each in collection.matching(given.patterns or ["*"])]
+    if not names:
+        parser.error(f"no specimen is named like {' or '.join(given.patterns)}; try nn.Linear-*")
     outcomes = swept(names, given.processes)
     if not given.patterns:
         PAGE.write_text(page(outcomes), encoding="utf-8")

@@ -77,3 +77,10 @@ def test_what_is_written_of_a_specimen_is_what_its_examination_found():
     rows = inputs_and_outputs + parameters + gradients
     assert outcome == Outcome("nn.Linear-0-float32-train", "torch.nn", (), (), rows)
     assert outcome.architecture == "nn.Linear"
+
+
+def test_a_name_that_no_specimen_has_is_refused_in_words(capsys):
+    with pytest.raises(SystemExit) as raised:
+        zoo.main(["nobody-*"])
+    assert raised.value.code == 2
+    assert "no specimen is named like nobody-*" in capsys.readouterr().err
