@@ -43,12 +43,29 @@ def test_rows_keep_their_own_numbers_while_another_thread_asks_for_the_frame():
     with probe.watch(model, roles="output") as run:
         thread = threading.Thread(target=train)
         thread.start()
-        while not done.is_set():
+        while not done.wait(0.001):
             run.flush()
         thread.join()
     rows = run.df[run.df["module"] != ""]
     assert len(rows) == 20 * 150
     assert (rows["mean"] == rows["module"].astype(str).astype(float)).all()
+
+
+def test_tensors_measured_from_many_threads_keep_their_own_numbers():
+    models = {str(n): nn.Identity() for n in range(4)}
+
+    def work(name):
+        for n in range(20):
+            models[name](torch.full((3000,), 1000.0 * int(name) + n))
+
+    with no_faults(), probe.watch(models, roles="input", live=False) as run:
+        threads = [threading.Thread(target=work, args=(name,)) for name in models]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    found = run.df.groupby("model", observed=True)["max"].apply(sorted).to_dict()
+    assert found == {n: [1000.0 * int(n) + i for i in range(20)] for n in models}
 
 
 def test_a_module_put_in_later_is_seen_from_the_next_step_on():

@@ -218,25 +218,3 @@ def test_forward_mode_ad_keeps_its_tangent_and_is_measured():
         assert reducer.see(dual, once=True).status == "ok"
         assert fw.unpack_dual(dual).tangent.tolist() == [2.0, 2.0, 2.0]
     assert drained(reducer)[0][0]["max"] == 1.0
-
-
-# -- threads -----------------------------------------------------------------------------------------
-
-
-def test_tensors_seen_from_many_threads_keep_their_own_numbers():
-    reducer, results = Reducer(), {}
-
-    def work(value: int):
-        for n in range(20):
-            t = torch.full((3000,), float(1000 * value + n))
-            results[value, n] = reducer.see(t, once=True).result
-
-    threads = [threading.Thread(target=work, args=(v,)) for v in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    measured = drained(reducer)
-    assert len(measured) == 80
-    for (value, n), result in results.items():
-        assert measured[result][0]["max"] == 1000 * value + n
