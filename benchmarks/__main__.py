@@ -55,7 +55,7 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
         "--torch", action="store_true", help="the torch kernel, although numba is installed"
     )
     parser.add_argument(
-        "--write", action="store_true", help="keep the table in results/ and README.md"
+        "--write", action="store_true", help="keep the table in results/ and the pages"
     )
     given = parser.parse_args(words)
     if given.write and (given.name or not given.levels):

@@ -16,7 +16,7 @@ from benchmarks.table import refresh
 from probe_nb.stats.kernels import cpu as compiled
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
-README: Final = environment.ROOT / "README.md"
+PAGES: Final = (environment.ROOT / "README.md", environment.ROOT / "docs" / "performance.md")
 
 
 def conditions(rounds: int, statistics_rounds: int, *, msprobe: bool, cpu: bool) -> str:
@@ -50,6 +50,9 @@ def write(table: str, taken_with: str) -> list[str]:
     path = RESULTS / f"{taken_with.partition(';')[0]}.md"
     path.write_text(f"{taken_with}\n\n{table}\n", encoding="utf-8")
     done = [f"Wrote benchmarks/results/{path.name}."]
-    if refresh(README, f"{table}\n\n{taken_with}"):
-        return [*done, "Refreshed the table in README.md."]
-    return [*done, "README.md has no benchmark markers, so there is no table to refresh."]
+    for page in PAGES:
+        if refresh(page, f"{table}\n\n{taken_with}"):
+            done.append(f"Refreshed the table in {page.name}.")
+        else:
+            done.append(f"{page.name} has no benchmark markers, so there is no table to refresh.")
+    return done
