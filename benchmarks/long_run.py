@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 import probe_nb as probe
-from probe_nb.config import as_bytes, spelled
+from probe_nb.grammar import as_bytes, spelled
 from probe_nb.run import Run
 from probe_nb.store.columns import Columns
 from probe_nb.store.table import ABSENT, DTYPES, Arrays

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 __all__ = [
+    "Keep",
+    "NonFiniteError",
     "Run",
     "__version__",
     "load",
@@ -31,10 +33,14 @@ __all__ = [
 if TYPE_CHECKING:
     from probe_nb.checkup.check import self_check
     from probe_nb.doors import start, watch
+    from probe_nb.errors import NonFiniteError
+    from probe_nb.keep import Keep
     from probe_nb.run import Run, load, save
     from probe_nb.session import step, stop
 
 _ROOMS = {
+    "Keep": "probe_nb.keep",
+    "NonFiniteError": "probe_nb.errors",
     "Run": "probe_nb.run",
     "load": "probe_nb.run",
     "save": "probe_nb.run",

@@ -7,7 +7,7 @@ notebook to show it in.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from probe_nb import config
 from probe_nb.errors import ConfigError, ModelError, SessionStateError, closest
+from probe_nb.grammar import Memory
 from probe_nb.observe.optimizers import as_optimizers
 from probe_nb.observe.select import as_models
 from probe_nb.run import Run
@@ -24,7 +25,7 @@ from probe_nb.session import Session
 _OPTIONS: Final = (
     *("optimizer", "scaler", "level", "select", "roles", "steps", "token_range"),
     *("first_step", "micro_batches", "reduce_once", "compiled", "recompute"),
-    *("memory", "name", "live"),
+    *("keep", "stop_on", "alerts", "on_finding", "memory", "name", "live"),
 )
 
 
@@ -125,7 +126,11 @@ def watch(
     reduce_once: bool = True,
     compiled: str = "stay",
     recompute: bool = False,
-    memory: config.Memory = config.MEMORY,
+    keep: Any = None,
+    stop_on: str | None = None,
+    alerts: Mapping[str, str] | None = None,
+    on_finding: Callable[[Any], object] | None = None,
+    memory: Memory = config.MEMORY,
     name: str | None = None,
     live: bool | None = None,
     **models: Any,
@@ -161,6 +166,13 @@ def watch(
         recompute: Record the inputs and outputs of forwards that activation checkpointing repeats
             too, in rows whose column `recompute` is True and whose `call` is that of the first
             time: equal numbers say that the repeat was faithful.
+        keep: Tensors to keep whole: patterns on modules (`"fc1, type:Linear"`), whose inputs are
+            kept, or a `probe.Keep` that says more. `run.tensor(...)` gives them.
+        stop_on: `"nonfinite"`: raise `NonFiniteError` at the module where the first NaN or Inf is
+            born. Each call then waits for its numbers.
+        alerts: Rules of your own, `{name: query}`: after each step pandas is asked which of its
+            rows `query` holds for, as in `"role == 'output' and absmax > 1e4"`.
+        on_finding: A function that is called with each new finding as a step ends.
         memory: What the records may take: `"512MiB"`, `"2GB"`, a number of bytes, None for no
             limit. The oldest of what exceeds it are moved to a temporary folder (`TMPDIR`, else
             `/var/tmp`), from where the run reads them again.
@@ -202,6 +214,10 @@ def watch(
         reduce_once=reduce_once,
         compiled=compiled,
         recompute=recompute,
+        keep=keep,
+        stop_on=stop_on,
+        alerts=alerts,
+        on_finding=on_finding,
         memory=memory,
         name=name,
     )

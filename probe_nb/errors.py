@@ -7,6 +7,7 @@ ProbeError
 ├── SessionStateError(RuntimeError)  asked for something a closed or missing session cannot do
 ├── RunFormatError(ValueError)       a file is not a run, is damaged, or is of a newer version
 ├── DeviceError(RuntimeError)        a device that was asked for is not there
+├── NonFiniteError(FloatingPointError)  a watch was asked to stop at the first NaN or Inf
 └── TorchError(ImportError)          torch is there and cannot be imported, or is not there
 
 ProbeWarning(UserWarning)            something of ours went wrong or was restarted; training goes on
@@ -47,6 +48,10 @@ class RunFormatError(ProbeError, ValueError):
 
 class DeviceError(ProbeError, RuntimeError):
     """A device that was asked for is unknown, or is not there."""
+
+
+class NonFiniteError(ProbeError, FloatingPointError):
+    """A watch that was opened with `stop_on="nonfinite"` came upon the birth of a NaN or Inf."""
 
 
 class TorchError(ProbeError, ImportError):

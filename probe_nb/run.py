@@ -12,9 +12,10 @@ from typing import Any
 import pandas as pd
 
 from probe_nb.analysis import missed
-from probe_nb.config import MEMORY, Memory, as_bytes
+from probe_nb.config import MEMORY
 from probe_nb.errors import SessionStateError, notify
 from probe_nb.exponents import Histogram
+from probe_nb.grammar import Memory, as_bytes
 from probe_nb.recording import Range, Recording
 from probe_nb.store import files
 from probe_nb.store.columns import Columns

@@ -13,36 +13,25 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from probe_nb import about, config
 from probe_nb.config import WatchConfig
 from probe_nb.errors import SessionStateError, notify
 from probe_nb.observe.attach import Attachment
-from probe_nb.observe.calls import Clock
-from probe_nb.observe.compiled import NOTICE, Uncompiled
-from probe_nb.observe.coverage import Coverage
-from probe_nb.observe.gradients import Gradients
-from probe_nb.observe.modules import ModuleHooks
-from probe_nb.observe.only import Only, ParameterSink, Range
-from probe_nb.observe.optimizers import OptimizerHook, as_optimizers, as_scaler
-from probe_nb.observe.parameters import Parameters
+from probe_nb.observe.only import Range
 from probe_nb.observe.select import (
     Tree,
     add_modules,
     as_module,
     mark_selected,
-    watched_modules,
 )
 from probe_nb.observe.shards import owned
-from probe_nb.observe.tasks import Tasks
-from probe_nb.recorder import Recorder
 from probe_nb.run import Run
 from probe_nb.stats.kernels import cpu
-from probe_nb.stats.summary import Reducer
-from probe_nb.store.columns import Columns
 from probe_nb.terms import printable, shown
+from probe_nb.wiring import wired
 
 _PATIENCE: Final = 1.0
 _WAITING: Final = 10_000
@@ -64,63 +53,17 @@ class Session:
     ) -> None:
         """Prepare everything; nothing is attached before `open`."""
         self.config = options
-        found = watched_modules(models, options.select)
-        self._watched = found
-        self._by_id = {id(w.module()): w for w in found}
-        self._trees = {w: Tree() for w in found if w.is_root}
-        optimizers = as_optimizers(optimizer)
-        self._scaler = as_scaler(scaler)
-        info = about.begin(models, len(found), options)
-        self.run = Run(info, Columns(budget=options.memory, notices=info.notices))
-        self._clock = Clock(
-            wants=options.wants,
-            first=options.first_step,
-            micro_batches=options.micro_batches,
-            expects_training=bool(optimizers) or self._scaler is not None,
-            ended=self._step_ended,
-        )
-        if options.token_range is not None:
-            self._clock.tokens = options.token_range
-        if self._scaler is not None:
-            self._clock.updated = self._scaler.updated
-        self._recorder = Recorder(
-            self.run.columns,
-            self._clock,
-            Reducer(reduce_once=options.reduce_once),
-            self._scaler.scale if self._scaler is not None else lambda: None,
-            self.run.info.rank,
-        )
-        roles = frozenset(options.roles)
-        tasks = Tasks(self._clock)
-        self._gradients = Gradients(self._clock, self._recorder, roles, tasks)
-        self._only = Only(self._by_id, self._clock)
-        opened = options.compiled == "eager"
-        self._coverage = Coverage(found, self._only.named, roles, opened=opened)
-        sink = ParameterSink(self._recorder, self._only)
-        self._parameters = Parameters(found, self._clock, sink, tasks, roles)
-        self._only.reads = self._parameters.built
-        self.run.info.shared = self._parameters.shared
-        self._modules = ModuleHooks(
-            self._by_id,
-            self._clock,
-            self._gradients,
-            self._recorder,
-            roles,
-            only=self._only,
-            recomputes=options.recompute,
-            begins=self._step_begins,
-            goes_on=self._step_goes_on,
-            built=self._parameters.built,
-        )
+        rooms = wired(models, options, optimizer, scaler, self)
+        self.run = rooms.run
+        self._watched, self._by_id = rooms.watched, rooms.by_id
+        self._trees = {w: Tree() for w in self._watched if w.is_root}
+        self._clock, self._recorder = rooms.clock, rooms.recorder
+        self._modules, self._gradients = rooms.modules, rooms.gradients
+        self._parameters, self._only = rooms.parameters, rooms.only
+        self._scaler, self._coverage = rooms.scaler, rooms.coverage
+        self._attachment = rooms.attachment
         self.listeners: list[Callable[[], None]] = []
         self.closers: list[Callable[[], None]] = []
-        stepped = OptimizerHook(optimizers, self._holds_watched, self._optimizer_stepped)
-        uncompiled = Uncompiled() if opened else None
-        if uncompiled is not None:
-            self.run.info.notices.append(NOTICE)
-        self._attachment = Attachment(
-            self._modules, self._gradients, self._parameters, stepped, uncompiled
-        )
         self._attached: Attachment | None = None
         self._drained_at = time.monotonic()
         self._unread = True
@@ -229,7 +172,7 @@ class Session:
         self._drain()
         self._note_unobserved()
 
-    def _step_begins(self) -> None:
+    def step_begins(self) -> None:
         """Prepare the first root forward of a step: parameters are read before they are used."""
         for watched in self._watched:
             watched.begin_step()
@@ -260,7 +203,7 @@ class Session:
             self._watched += added
             self.run.info.modules += len(added)
 
-    def _step_goes_on(self) -> None:
+    def step_goes_on(self) -> None:
         """Take in what waits, now and then, where no optimizer or nobody ends a step."""
         self._read_parameters()
         late = time.monotonic() - self._drained_at > _PATIENCE
@@ -268,16 +211,19 @@ class Session:
             self._drain(wait=False)
             self._gradients.prune(leaves=False)
 
-    def _step_ended(self) -> None:
+    def step_ended(self) -> None:
+        """Take in what the step left; what the device has not sent yet is left to the next."""
         if self._clock.recording or self._recorder.waiting:
             self._drain(wait=False)
         self._gradients.prune()
 
-    def _optimizer_stepped(self) -> None:
+    def optimizer_stepped(self) -> None:
+        """Let the step end with the next root forward."""
         if self._scaler is None:  # with one, its update ends the step, also a skipped one
             self._clock.optimizer_stepped()
 
-    def _holds_watched(self, optimizer: torch.optim.Optimizer) -> bool:
+    def holds_watched(self, optimizer: Optimizer) -> bool:
+        """Tell whether an optimizer moves a watched parameter."""
         mine = {id(each.parameter) for each in owned(self._watched, selected=False)}
         return any(id(p) in mine for group in optimizer.param_groups for p in group["params"])
 

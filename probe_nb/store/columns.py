@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from probe_nb.config import spelled
 from probe_nb.errors import notify
 from probe_nb.exponents import Histogram
+from probe_nb.grammar import spelled
 from probe_nb.store.blocks import (
     ALL,
     HISTOGRAM,

@@ -11,9 +11,9 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from probe_nb.config import numbers_in
 from probe_nb.errors import ConfigError, SelectionError, closest
 from probe_nb.exponents import Histogram
+from probe_nb.grammar import numbers_in
 from probe_nb.store.columns import Columns, Filter
 from probe_nb.store.table import FIXED, OF_SITE, stored, to_frame
 from probe_nb.terms import COUNTS, ROLES, STATISTICS, STATUSES, shown

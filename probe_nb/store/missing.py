@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from probe_nb.config import spelled
+from probe_nb.grammar import spelled
 
 if TYPE_CHECKING:
     from probe_nb.store.blocks import Block, Part

@@ -93,7 +93,6 @@ ALL = ("input", "output", "param", "grad_output", "grad_input", "param_grad")
     ("written", "roles"),
     [
         (None, ALL),
-        ("", ALL),
         ("output", ("output",)),
         ("grad_input, input", ("input", "grad_input")),
         (["param_grad", "param"], ("param", "param_grad")),
@@ -121,6 +120,30 @@ def test_what_is_neither_text_nor_a_list_is_refused_too(option, value):
         checked(**{option: value})
 
 
+@pytest.mark.parametrize("option", ["select", "roles", "keep"])
+@pytest.mark.parametrize("value", ["", " , ", []])
+def test_what_chooses_nothing_is_no_way_to_say_all(option, value):
+    with pytest.raises(ConfigError, match=rf"`{option}` is .*chooses nothing"):
+        checked(**{option: value})
+
+
+@pytest.mark.parametrize("value", ["nan", True, 1])
+def test_what_a_watch_can_stop_on_is_one_word(value):
+    with pytest.raises(ConfigError, match="`stop_on`.*`nonfinite`"):
+        checked(stop_on=value)
+
+
+@pytest.mark.parametrize("value", ["absmax > 1", {"a": 1}, {1: "a"}, {"a": " "}, {"": "a"}])
+def test_alerts_are_queries_by_name(value):
+    with pytest.raises(ConfigError, match="`alerts`"):
+        checked(alerts=value)
+
+
+def test_what_hears_of_findings_can_be_called():
+    with pytest.raises(ConfigError, match="`on_finding`"):
+        checked(on_finding="print")
+
+
 def test_patterns_are_split_at_commas_and_trimmed():
     assert checked(select="layers.*, !head ,").select == ("layers.*", "!head")
     assert checked(select=["a,b"]).select == ("a,b",)
@@ -143,6 +166,9 @@ def test_a_config_is_frozen_and_can_be_written_as_json():
         "recompute": False,
         "memory": 2**30,
         "name": "mine",
+        "stop_on": None,
+        "alerts": {},
+        "keep": None,
     }
 
 

@@ -1,0 +1,85 @@
+"""What is asked of `watch(keep=...)`: which tensors are kept whole, and within what budget."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from probe_nb import grammar
+from probe_nb.errors import ConfigError
+from probe_nb.terms import ROLES, Role
+
+BUDGET: Final = "256MiB"
+
+
+@dataclass(frozen=True, init=False)
+class Keep:
+    """Which tensors a watch keeps whole, beside their statistics.
+
+    Args:
+        select: Patterns on module paths and types, as for `watch(select=...)`.
+        roles: Roles to keep; inputs unless you say more.
+        steps: Steps to keep, as for `watch(steps=...)`. None: every step, of which the oldest make
+            room for the newest.
+        memory: What the kept tensors may take: `"256MiB"`, a number of bytes, None for no limit.
+        folder: Write each tensor there as it comes, so that a crash loses none.
+
+    Raises:
+        ConfigError: A value that makes no sense.
+
+    >>> Keep("fc1, type:Linear", roles="input,output", memory="1MB").memory
+    1000000
+    """
+
+    select: tuple[str, ...]
+    roles: tuple[Role, ...]
+    steps: str | None
+    memory: int | None
+    folder: str | None
+    wants: Callable[[int], bool] = field(compare=False, repr=False)
+
+    def __init__(
+        self,
+        select: str | Sequence[str],
+        *,
+        roles: str | Sequence[str] = ("input",),
+        steps: grammar.Steps = None,
+        memory: grammar.Memory = BUDGET,
+        folder: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Check every value."""
+        written, wants = grammar.steps_in(steps)
+        values: dict[str, Any] = {
+            "select": grammar.words("keep", select),
+            "roles": grammar.roles_in(roles, ROLES),
+            "steps": written,
+            "memory": grammar.as_bytes(memory),
+            "folder": None if folder is None else os.fspath(folder),
+            "wants": wants,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the values as JSON can hold them."""
+        names = ("select", "roles", "steps", "memory", "folder")
+        values = {name: getattr(self, name) for name in names}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+
+def as_keep(value: Any) -> Keep | None:
+    """Return what `keep=` asks for: patterns stand for a `Keep` of them.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if value is None or isinstance(value, Keep):
+        return value
+    if isinstance(value, (str, list, tuple)):
+        return Keep(value)
+    raise ConfigError(
+        f"`keep` is {value!r}; give patterns on modules, such as `fc1, type:Linear`, or a "
+        "`probe.Keep`."
+    )

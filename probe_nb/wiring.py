@@ -1,0 +1,151 @@
+"""The rooms of one session, made and connected: who hands what to whom.
+
+Nothing is attached here. A session keeps what it asks later, and what happens it is told as its
+`Events`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import nn
+from torch.optim import Optimizer
+
+from probe_nb import about
+from probe_nb.config import WatchConfig
+from probe_nb.observe.attach import Attachment
+from probe_nb.observe.calls import Clock
+from probe_nb.observe.compiled import NOTICE, Uncompiled
+from probe_nb.observe.coverage import Coverage
+from probe_nb.observe.gradients import Gradients
+from probe_nb.observe.modules import ModuleHooks
+from probe_nb.observe.only import Only, ParameterSink
+from probe_nb.observe.optimizers import OptimizerHook, ScalerWatch, as_optimizers, as_scaler
+from probe_nb.observe.parameters import Parameters
+from probe_nb.observe.select import Watched, watched_modules
+from probe_nb.observe.tasks import Tasks
+from probe_nb.recorder import Recorder
+from probe_nb.run import Run
+from probe_nb.stats.summary import Reducer
+from probe_nb.store.columns import Columns
+
+
+class Events(Protocol):
+    """What a session is told of while it is open."""
+
+    def step_begins(self) -> None:
+        """Take note of the first root forward of a step, before it runs."""
+
+    def step_goes_on(self) -> None:
+        """Take note of another root forward of the step."""
+
+    def step_ended(self) -> None:
+        """Take note that a step has ended, before the next one begins."""
+
+    def optimizer_stepped(self) -> None:
+        """Take note that the optimizer which ends steps has stepped."""
+
+    def holds_watched(self, optimizer: Optimizer) -> bool:
+        """Tell whether an optimizer moves a watched parameter."""
+
+
+@dataclass(frozen=True)
+class Rooms:
+    """What a session asks and closes."""
+
+    run: Run
+    watched: list[Watched]
+    by_id: dict[int, Watched]
+    clock: Clock
+    scaler: ScalerWatch | None
+    recorder: Recorder
+    modules: ModuleHooks
+    gradients: Gradients
+    parameters: Parameters
+    only: Only
+    coverage: Coverage
+    attachment: Attachment
+
+
+def wired(
+    models: dict[str, nn.Module],
+    options: WatchConfig,
+    optimizer: Any,
+    scaler: Any,
+    events: Events,
+) -> Rooms:
+    """Make the rooms of a session.
+
+    Raises:
+        SelectionError: A pattern matches no module.
+        ConfigError: The optimizer or the scaler is none.
+    """
+    watched = watched_modules(models, options.select)
+    by_id = {id(w.module()): w for w in watched}
+    optimizers, scaling = as_optimizers(optimizer), as_scaler(scaler)
+    info = about.begin(models, len(watched), options)
+    run = Run(info, Columns(budget=options.memory, notices=info.notices))
+    expects_training = bool(optimizers) or scaling is not None
+    clock = _clock(options, events, scaling, expects_training=expects_training)
+    recorder = Recorder(
+        run.columns,
+        clock,
+        Reducer(reduce_once=options.reduce_once),
+        scaling.scale if scaling is not None else lambda: None,
+        info.rank,
+    )
+    roles, tasks = frozenset(options.roles), Tasks(clock)
+    gradients = Gradients(clock, recorder, roles, tasks)
+    only = Only(by_id, clock)
+    parameters = Parameters(watched, clock, ParameterSink(recorder, only), tasks, roles)
+    only.reads, info.shared = parameters.built, parameters.shared
+    modules = ModuleHooks(
+        by_id,
+        clock,
+        gradients,
+        recorder,
+        roles,
+        only=only,
+        recomputes=options.recompute,
+        begins=events.step_begins,
+        goes_on=events.step_goes_on,
+        built=parameters.built,
+    )
+    stepped = OptimizerHook(optimizers, events.holds_watched, events.optimizer_stepped)
+    opened = options.compiled == "eager"
+    if opened:
+        info.notices.append(NOTICE)
+    return Rooms(
+        run=run,
+        watched=watched,
+        by_id=by_id,
+        clock=clock,
+        scaler=scaling,
+        recorder=recorder,
+        modules=modules,
+        gradients=gradients,
+        parameters=parameters,
+        only=only,
+        coverage=Coverage(watched, only.named, roles, opened=opened),
+        attachment=Attachment(
+            modules, gradients, parameters, stepped, Uncompiled() if opened else None
+        ),
+    )
+
+
+def _clock(
+    options: WatchConfig, events: Events, scaling: ScalerWatch | None, *, expects_training: bool
+) -> Clock:
+    clock = Clock(
+        wants=options.wants,
+        first=options.first_step,
+        micro_batches=options.micro_batches,
+        expects_training=expects_training,
+        ended=events.step_ended,
+    )
+    if options.token_range is not None:
+        clock.tokens = options.token_range
+    if scaling is not None:
+        clock.updated = scaling.updated
+    return clock
