@@ -129,7 +129,7 @@ def test_what_chooses_nothing_is_no_way_to_say_all(option, value):
 
 @pytest.mark.parametrize("value", ["nan", True, 1])
 def test_what_a_watch_can_stop_on_is_one_word(value):
-    with pytest.raises(ConfigError, match="`stop_on`.*`nonfinite`"):
+    with pytest.raises(ConfigError, match=r"`stop_on`.*`nonfinite`"):
         checked(stop_on=value)
 
 
