@@ -38,6 +38,16 @@ class Groups:
         found: NDArray[np.float64] = np.fmax.reduceat(values[self._by], self._start)
         return found
 
+    def sum(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the sum of each group."""
+        found: NDArray[Any] = np.add.reduceat(values[self._by], self._start)
+        return found
+
+    def last(self) -> NDArray[np.intp]:
+        """Return the last record of each group."""
+        found: NDArray[np.intp] = self._by[self._start + self.count - 1]
+        return found
+
     def worst(self, badness: NDArray[np.int64]) -> NDArray[np.intp]:
         """Return the record of each group with the greatest badness; the last of equals."""
         number = len(badness)

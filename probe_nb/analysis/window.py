@@ -13,12 +13,24 @@ from probe_nb.store.table import ABSENT, Arrays
 WINDOW: Final = 32
 """Steps that trends look back on."""
 
-_SLACK: Final = 3 * WINDOW
+_SLACK: Final = 2 * WINDOW
 """Columns to write on before the last `WINDOW` of them are moved back to the beginning."""
+
+_EMPTY: Final = {
+    "peaks": np.nan,
+    "last": np.nan,
+    **dict.fromkeys(("counted", "finite", "total", "square", "zero", "small"), 0.0),
+}
+"""What stands in each table where a site was not seen."""
+
+Table = NDArray[np.float64]
 
 
 class Window:
     """Tables of sites and steps, of which the oldest steps fall off.
+
+    What is kept adds up or is a maximum, so that it does not matter in how many pieces a step
+    came, and mean, rms and shares of a whole step follow from it exactly.
 
     Attributes:
         steps: The last `WINDOW` steps, rising.
@@ -28,24 +40,59 @@ class Window:
         """Start without a site and without a step."""
         self.steps = np.empty(0, np.int64)
         self._end = 0
-        self._peaks = np.empty((0, _SLACK))
-        self._sizes = np.empty((0, _SLACK))
-        self._zeros = np.empty((0, _SLACK), np.int8)
+        self._tables = {name: np.empty((0, _SLACK)) for name in _EMPTY}
+
+    def __getitem__(self, name: str) -> Table:
+        """Return one table, one row per site and one column per step.
+
+        `peaks`: largest absmax, NaN absent, +Inf if anything was not finite on no purpose.
+        `last`: l2 of the last record. `counted`: elements that were counted, of which `zero` are
+        zero and `small` subnormal. `finite`: elements behind `total`, their sum, and `square`, the
+        sum of their squares.
+        """
+        return self._tables[name][:, self._begin : self._end]
 
     @property
-    def peaks(self) -> NDArray[np.float64]:
+    def peaks(self) -> Table:
         """Largest `absmax` per site and step: NaN absent, +Inf if anything was not finite."""
-        return self._peaks[:, self._begin : self._end]
+        return self["peaks"]
 
     @property
-    def sizes(self) -> NDArray[np.float64]:
-        """Largest `l2` per site and step, NaN where absent."""
-        return self._sizes[:, self._begin : self._end]
+    def seen(self) -> NDArray[np.bool_]:
+        """Tell at which steps a site has numbers."""
+        return ~np.isnan(self.peaks)
+
+    @property
+    def sizes(self) -> Table:
+        """The l2 of all that a site held in a step, NaN where absent."""
+        sizes: Table = np.where(self["finite"] > 0, np.sqrt(self["square"]), np.nan)
+        return sizes
 
     @property
     def zeros(self) -> NDArray[np.int8]:
         """1 where every element of the step was zero, 0 where not, -1 where absent."""
-        return self._zeros[:, self._begin : self._end]
+        counted, zero = self["counted"], self["zero"]
+        return np.where(counted > 0, zero == counted, ABSENT).astype(np.int8)
+
+    def rms(self, sites: Any = slice(None)) -> Table:
+        """Return the root mean square of the finite elements, NaN where absent."""
+        return np.sqrt(self.mean_square(sites))
+
+    def mean_square(self, sites: Any = slice(None)) -> Table:
+        """Return the mean square of the finite elements, NaN where absent."""
+        return _share(self["square"][sites], self["finite"][sites])
+
+    def means(self, sites: Any = slice(None)) -> Table:
+        """Return the mean of the finite elements, NaN where absent."""
+        return _share(self["total"][sites], self["finite"][sites])
+
+    def zero_share(self, sites: Any = slice(None)) -> Table:
+        """Return which share of the elements is zero, NaN where none was counted."""
+        return _share(self["zero"][sites], self["counted"][sites])
+
+    def small_share(self, sites: Any = slice(None)) -> Table:
+        """Return which share of the elements that are not zero is subnormal."""
+        return _share(self["small"][sites], self["counted"][sites] - self["zero"][sites])
 
     @property
     def _begin(self) -> int:
@@ -53,23 +100,20 @@ class Window:
 
     def grow(self, extra: int) -> None:
         """Add sites."""
-        self._peaks = longer(self._peaks, extra, np.nan)
-        self._sizes = longer(self._sizes, extra, np.nan)
-        self._zeros = longer(self._zeros, extra, ABSENT)
+        self._tables = {n: longer(table, extra, _EMPTY[n]) for n, table in self._tables.items()}
 
     def add(self, block: Arrays, groups: Groups, loud: NDArray[np.bool_]) -> None:
         """Write the steps of a block, where a record that is `loud` counts as infinite."""
         self._make_room(groups.steps)
-        peak = np.where(loud, np.inf, block["absmax"])
-        zero = np.where(block["zero_count"] < 0, 2, block["zero_count"] == block["numel"])
-        zero[block["numel"] == 0] = 2
         inside = groups.step >= self.steps[0]
         site, place = groups.site[inside], np.searchsorted(self.steps, groups.step[inside])
-        for table, values in ((self.peaks, peak), (self.sizes, block["l2"])):
-            table[site, place] = np.fmax(table[site, place], groups.fmax(values)[inside])
-        fresh, old = groups.min(zero.astype(np.int8))[inside], self.zeros[site, place]
-        fresh = np.minimum(fresh, np.where(old < 0, 2, old))
-        self.zeros[site, place] = np.where(fresh == 2, ABSENT, fresh)  # noqa: PLR2004 - no count
+        peaks = self.peaks
+        fresh = groups.fmax(np.where(loud, np.inf, block["absmax"]))[inside]
+        peaks[site, place] = np.fmax(peaks[site, place], fresh)
+        last = block["l2"][groups.last()][inside]
+        self["last"][site, place] = np.where(np.isnan(last), self["last"][site, place], last)
+        for name, values in _summed(block).items():
+            self[name][site, place] += groups.sum(values)[inside]
 
     def _make_room(self, steps: NDArray[np.int64]) -> None:
         """Let the tables end with these steps."""
@@ -89,12 +133,36 @@ class Window:
         wanted = np.union1d(self.steps, steps)[-WINDOW:]
         kept = np.isin(self.steps, wanted)
         place = np.searchsorted(wanted, self.steps[kept])
-        for name, empty in (("peaks", np.nan), ("sizes", np.nan), ("zeros", ABSENT)):
-            old = getattr(self, name)
-            new = np.full((len(old), _SLACK), empty, old.dtype)
+        for name, empty in _EMPTY.items():
+            old = self[name]
+            new = np.full((len(old), _SLACK), empty)
             new[:, place] = old[:, kept]
-            setattr(self, f"_{name}", new)
+            self._tables[name] = new
         self.steps, self._end = wanted, len(wanted)
+
+
+def _summed(block: Arrays) -> dict[str, NDArray[np.float64]]:
+    """Return what adds up over the records of a step."""
+    numel, bad = block["numel"], 0
+    for name in ("nan_count", "posinf_count", "neginf_count"):
+        bad = bad + np.maximum(block[name], 0)
+    there = ~np.isnan(block["l2"])
+    finite = np.where(there, numel - bad, 0)
+    counted = block["zero_count"] >= 0
+    with np.errstate(over="ignore"):  # beyond 1e154 a size counts as infinite
+        square = np.where(there, block["l2"] ** 2, 0.0)
+    return {
+        "counted": np.where(counted, numel, 0.0),
+        "finite": finite.astype(np.float64),
+        "total": np.where(there, block["mean"] * finite, 0.0),
+        "square": square,
+        "zero": np.where(counted, block["zero_count"], 0.0),
+        "small": np.maximum(block["subnormal_count"], 0).astype(np.float64),
+    }
+
+
+def _share(part: Table, whole: Table) -> Table:
+    return np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole > 0)
 
 
 def longer(values: NDArray[Any], extra: int, empty: float) -> NDArray[Any]:
