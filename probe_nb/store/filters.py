@@ -48,7 +48,7 @@ def of_site(
         near = closest(role, ROLES)
         raise SelectionError(f"`{role}` is not a role.{near} Known: {', '.join(ROLES)}.")
     filters = {"module": module, "model": model, "role": [role], "leaf": leaf}
-    rows = chosen(columns, filters, ("step", "model", "module", "leaf", *names))
+    rows = chosen(columns, filters, ("step", "direction", "model", "module", "leaf", *names))
     if rows.empty:
         there = chosen(columns, {"module": module}, ("role",))
         roles = [str(r) for r in there["role"].unique()]
@@ -62,13 +62,27 @@ def of_site(
             f"`{shown(module)}` matches {len(found)} modules, {paths[0]} and {paths[1]} among "
             "them. Give the path of one, and `model=` if several models have it."
         )
-    return rows if leaf is not None else _counted_once(rows)
+    return counted_once(rows, leaf)
 
 
-def _counted_once(rows: pd.DataFrame) -> pd.DataFrame:
-    """Leave out what `.grad` held, unless there is nothing else: it contains what was added."""
-    held = rows["leaf"].map(lambda leaf: "grad" in leaf.split(".")[1:]).astype(bool)
-    return rows if held.all() else rows[~held]
+def counted_once(rows: pd.DataFrame, leaf: str | None) -> pd.DataFrame:
+    """Leave out what says the same again, unless a module has nothing else.
+
+    That is what an optimizer saw of parameters and gradients, which were seen before. Where no
+    leaf is asked for it is also what `.grad` held: it contains what was added.
+    """
+    rows = _first(rows, rows["direction"] == "optimizer")
+    if leaf is not None:
+        return rows
+    return _first(rows, rows["leaf"].map(lambda each: "grad" in each.split(".")[1:]).astype(bool))
+
+
+def _first(rows: pd.DataFrame, again: pd.Series) -> pd.DataFrame:
+    """Leave out the rows marked as `again` of every module that has others."""
+    if not again.any():
+        return rows
+    others = (~again).groupby([rows["model"], rows["module"]], observed=True).transform("any")
+    return rows[~(again & others)]
 
 
 def line(
@@ -86,7 +100,7 @@ def line(
         near = closest(stat, known)
         raise SelectionError(f"`{stat}` is not a statistic.{near} Known: {', '.join(known)}.")
     rows = of_site(columns, module, role, (stat, "numel"), leaf=leaf, model=model)
-    found = _joined(rows, stat).astype("float64")  # NaN, a gap in a line, where there is no number
+    found = joined(rows, stat).astype("float64")  # NaN, a gap in a line, where there is no number
     found.name = f"{shown(module)} {role} {stat}"
     return found
 
@@ -210,17 +224,17 @@ def _written(name: str, text: str) -> Callable[[Any], Any]:
     )
 
 
-def _joined(rows: pd.DataFrame, stat: str) -> pd.Series:
-    """Join the rows of each step into one number, as `Run.history` says."""
-    by_step = rows.groupby("step")[stat]
+def joined(rows: pd.DataFrame, stat: str, by: Sequence[str] = ("step",)) -> pd.Series:
+    """Join the rows of each step, or of each group, into one number, as `Run.history` says."""
+    groups = rows.groupby([*by], observed=True)[stat]
     if stat == "min":
-        return by_step.min()
+        return groups.min()
     if stat in ("max", "absmax", "l2"):
-        return by_step.max()
+        return groups.max()
     if stat in COUNTS:
-        return by_step.sum(min_count=1)
+        return groups.sum(min_count=1)
     there = rows[rows[stat].notna()]
-    weight = there["numel"].astype("Float64")
-    total = (there[stat] * weight).groupby(there["step"]).sum()
-    mean = total / weight.groupby(there["step"]).sum()
-    return mean.reindex(by_step.size().index)  # a step without numbers is a gap
+    keys, weight = [there[key] for key in by], there["numel"].astype("Float64")
+    total = (there[stat] * weight).groupby(keys, observed=True).sum()
+    mean = total / weight.groupby(keys, observed=True).sum()
+    return mean.reindex(groups.size().index)  # a step without numbers is a gap

@@ -316,3 +316,21 @@ def test_the_frame_follows_the_run_as_it_grows(run):
 def test_the_doors_save_and_load_a_run(run, tmp_path):
     loaded = probe.load(probe.save(run, tmp_path / "run"))
     pd.testing.assert_frame_equal(loaded.df, run.df)
+
+
+# -- what an optimizer saw of what was seen before ---------------------------------------------------
+
+
+@pytest.mark.parametrize("leaf", [None, "weight"])
+def test_what_an_optimizer_saw_is_not_joined_with_what_the_backward_saw(leaf):
+    rows = [
+        {"role": "param_grad", "leaf": "weight", "absmax": 2.0, "histogram": histogram(2.0)},
+        {"role": "param_grad", "leaf": "weight", "absmax": 8.0, "histogram": histogram(8.0)}
+        | {"direction": "optimizer"},
+        {"role": "param_grad", "leaf": "weight", "absmax": 4.0, "module": "late"}
+        | {"direction": "optimizer"},
+    ]
+    run = records.run(rows)
+    assert run.history("layer", "param_grad", leaf=leaf).tolist() == [2.0]
+    assert run.history("late", "param_grad", leaf=leaf).tolist() == [4.0]
+    assert run.histogram("layer", "param_grad", leaf=leaf).signed() == [(1, 1, 1)]
