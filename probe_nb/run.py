@@ -11,7 +11,11 @@ from typing import Any
 
 import pandas as pd
 
-from probe_nb.analysis import missed
+from probe_nb.analysis import findings, missed
+from probe_nb.analysis.finding import Finding
+from probe_nb.analysis.tally import Tally
+from probe_nb.analysis.thresholds import with_changes
+from probe_nb.analysis.verdict import Judge
 from probe_nb.config import MEMORY
 from probe_nb.errors import SessionStateError, notify
 from probe_nb.exponents import Histogram
@@ -237,6 +241,46 @@ class Run:
         """
         self.flush()
         return summed(self.columns, module, role, step, leaf=leaf, model=model)
+
+    # -- answers --------------------------------------------------------------------------------
+
+    def findings(self, **thresholds: float) -> pd.DataFrame:
+        """Return what is wrong with this run, worst first; a healthy run has notes at most.
+
+        One fault is one row: what follows from it, and other sites of which the same holds, are
+        counted in `detail`. Errors come first, then warnings, then notes; of each what began first.
+
+        Args:
+            **thresholds: Change a threshold for this question, such as `dead_share=0.95`;
+                `docs/findings.md` has all, with their sources.
+
+        Returns:
+            A DataFrame: `severity` (`error`, `warning`, `note`), `kind`, `model`, `module`,
+            `role`, `leaf`, `step` (from which on it holds), `sentence`, `detail`, `advice` (what
+            to try), `rows` (labels of `run.df` that are evidence), `value` and `threshold`.
+
+        Raises:
+            ConfigError: There is no threshold of that name, or its value makes no sense.
+
+        >>> import torch, probe_nb as probe
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Softmax(-1))
+        >>> with probe.watch(model) as run:
+        ...     _ = model(torch.full((1, 2), float("nan")))
+        >>> run.findings()["sentence"].item()
+        'NaN first appeared at step 0 in (root) (forward input)'
+        """
+        return findings.as_frame(self._findings(thresholds))
+
+    def _findings(self, thresholds: dict[str, Any]) -> list[Finding]:
+        from probe_nb.view.frame import reading
+
+        if thresholds:
+            self.flush()
+            tally = Tally(self.columns, with_changes(thresholds))
+            tally.read()
+            return Judge(tally).findings(self.info)
+        with reading(self) as builder:
+            return builder.judge.findings(self.info)
 
     # -- what was not seen --------------------------------------------------------------------
 

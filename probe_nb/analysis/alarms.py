@@ -74,6 +74,8 @@ def find(
     direction: NDArray[np.int8],
     module: NDArray[np.int32],
     limits: NDArray[np.float64],
+    *,
+    headroom: float = HEADROOM,
 ) -> Found:
     """Judge each record of a block by itself and by the other records of its call.
 
@@ -83,6 +85,7 @@ def find(
         direction: Code of each site.
         module: Number of the module of each site.
         limits: Largest finite value, one per dtype code.
+        headroom: Share of the largest value from which on overflow is a risk.
     """
     site = block["site"]
     nan, pos, neg = (np.maximum(block[f"{n}_count"], 0) for n in ("nan", "posinf", "neginf"))
@@ -95,7 +98,7 @@ def find(
     loud = bad & ~quiet
     alarm = loud & ~scaled
     ranged = _RANGED[role[site]] & ~scaled
-    saturated, risk = _range(block, limits[block["dtype"]], direction[site] == _BACKWARD)
+    saturated, risk = _range(block, limits[block["dtype"]], headroom, direction[site] == _BACKWARD)
     of_kind = {
         "nan": alarm & (nan > 0),
         "posinf": alarm & (pos > 0) & (nan == 0),
@@ -135,10 +138,10 @@ def _calls(block: Arrays, module: NDArray[np.int32]) -> NDArray[np.int64]:
 
 
 def _range(
-    block: Arrays, limit: NDArray[np.float64], backward: NDArray[np.bool_]
+    block: Arrays, limit: NDArray[np.float64], headroom: float, backward: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Tell which records reach the largest number of their dtype, and which come near."""
-    near = HEADROOM * limit
+    near = headroom * limit
     at_limit = block["at_max_count"] > 0
     mask = at_limit & ~backward & (block["min"] <= -limit) & ~(block["max"] >= near)
     narrow = limit < LIMITS["float8_e5m2"][2] + 1

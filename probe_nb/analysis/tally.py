@@ -14,12 +14,17 @@ from numpy.typing import NDArray
 from probe_nb.analysis import alarms
 from probe_nb.analysis.firsts import Firsts
 from probe_nb.analysis.grouping import Groups
+from probe_nb.analysis.thresholds import DEFAULTS, Thresholds
 from probe_nb.analysis.window import Window, longer
 from probe_nb.store.columns import Columns
 from probe_nb.store.table import ABSENT, Arrays
-from probe_nb.terms import COUNTS, DIRECTIONS, ROLES, STATISTICS
+from probe_nb.terms import COUNTS, DIRECTIONS, ROLES, STATISTICS, Site
 
-KEPT: Final = ("step", "numel", *STATISTICS, *COUNTS, "status", "dtype", "shape", "device")
+KEPT: Final = (
+    *("step", "numel", *STATISTICS, *COUNTS, "status", "dtype", "shape", "device"),
+    *("training", "requires_grad"),
+)
+_OF_PARAMETERS: Final = frozenset({"param", "param_grad", "update", "state"})
 _OPEN: Final = 4
 """Steps whose first order number is remembered: late records may still belong to them."""
 
@@ -41,18 +46,26 @@ class Tally:
             `hist_counts`; they lie there in the order of the sites, without gaps.
         hist_size: How many bins it has.
         module: Number of the module of each site, as in `modules`.
+        type: Number of the class of each site's module, as in `types`.
+        parameter: Number of the parameter that a site belongs to, as in `parameters`; -1 if to
+            none. Its value, its gradients, its update and its state have the same.
     """
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: Columns, limits: Thresholds = DEFAULTS) -> None:
         """Start with nothing read."""
         self.columns = columns
+        self.limits = limits
         self.rows = 0
         self.records = 0
         self.sites = 0
         self.steps: set[int] = set()
         self.modules: dict[tuple[str, str], int] = {}
         self.several_models = False
+        self.types: dict[str, int] = {}
+        self.parameters: dict[tuple[str, str, str], int] = {}
         self.module = np.empty(0, np.int32)
+        self.type = np.empty(0, np.int32)
+        self.parameter = np.empty(0, np.int32)
         self.direction = np.empty(0, np.int8)
         self.role = np.empty(0, np.int8)
         self.latest: Arrays = {name: np.empty(0, np.float64) for name in STATISTICS}
@@ -81,7 +94,10 @@ class Tally:
         self._grow(int(block["site"].max()) + 1)
         groups = Groups(block["site"], block["step"])
         self.steps.update(groups.steps.tolist())
-        found = alarms.find(block, self.role, self.direction, self.module, self._limits())
+        found = alarms.find(
+            *(block, self.role, self.direction, self.module, self._limits()),
+            headroom=self.limits.overflow_headroom,
+        )
         for kind, rows in found.of_kind.items():
             self.firsts[kind].add(block, rows, self.rows)
         self.scaler.add(block, found, self.rows)
@@ -99,6 +115,10 @@ class Tally:
             return
         new = self.columns.tables.sites.values[self.sites : number]
         ids = [self.modules.setdefault((s.model, s.module), len(self.modules)) for s in new]
+        kinds = [self.types.setdefault(s.type, len(self.types)) for s in new]
+        self.type = np.append(self.type, np.array(kinds, np.int32))
+        owned = [self._parameter(site) for site in new]
+        self.parameter = np.append(self.parameter, np.array(owned, np.int32))
         self.several_models = len({model for model, _ in self.modules if model}) > 1
         self.module = np.append(self.module, np.array(ids, np.int32))
         self.role = np.append(self.role, np.array([ROLES.index(s.role) for s in new], np.int8))
@@ -113,6 +133,12 @@ class Tally:
         self.hist_start = longer(self.hist_start, extra, len(self.hist_bins))
         self.hist_size = longer(self.hist_size, extra, 0)
         self.sites = number
+
+    def _parameter(self, site: Site) -> int:
+        if site.role not in _OF_PARAMETERS or site.api:
+            return ABSENT
+        key = (site.model, site.module, site.leaf.split(".")[0])
+        return self.parameters.setdefault(key, len(self.parameters))
 
     def _limits(self) -> NDArray[np.float64]:
         """Return the largest finite value of each dtype code, NaN where it has none."""

@@ -143,9 +143,8 @@ class Window:
 
 def _summed(block: Arrays) -> dict[str, NDArray[np.float64]]:
     """Return what adds up over the records of a step."""
-    numel, bad = block["numel"], 0
-    for name in ("nan_count", "posinf_count", "neginf_count"):
-        bad = bad + np.maximum(block[name], 0)
+    numel = block["numel"]
+    bad = sum(np.maximum(block[n], 0) for n in ("nan_count", "posinf_count", "neginf_count"))
     there = ~np.isnan(block["l2"])
     finite = np.where(there, numel - bad, 0)
     counted = block["zero_count"] >= 0
@@ -162,7 +161,8 @@ def _summed(block: Arrays) -> dict[str, NDArray[np.float64]]:
 
 
 def _share(part: Table, whole: Table) -> Table:
-    return np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole > 0)
+    shares: Table = np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole > 0)
+    return shares
 
 
 def longer(values: NDArray[Any], extra: int, empty: float) -> NDArray[Any]:

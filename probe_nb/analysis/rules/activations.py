@@ -1,0 +1,229 @@
+"""Units that do not work: dead ones, saturated ones, and layers that blow values up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from probe_nb.analysis.finding import Finding
+from probe_nb.analysis.rules.scene import CODE, FORWARD, Scene, Sites, Table
+from probe_nb.analysis.window import Table as Numbers
+from probe_nb.analysis.words import number
+
+RECTIFIERS: Final = ("ReLU", "ReLU6", "Threshold", "Hardswish", "Hardshrink", "Softshrink")
+"""Classes whose output is exactly zero where a unit does not fire."""
+
+_ALIVE: Final = ("output", "grad_output", "grad_input", "param_grad")
+
+Slope = Callable[[Numbers, Numbers], Numbers]
+_SLOPES: Final[dict[str, Slope]] = {
+    "Tanh": lambda _, square: 1 - square,
+    "Sigmoid": lambda mean, square: 4 * (mean - square),
+    "Softsign": lambda _, square: 1 - square,
+    "Hardtanh": lambda _, square: 1 - square,
+    "Hardsigmoid": lambda mean, square: 4 * (mean - square),
+}
+"""Mean slope as a share of the largest one, from mean and mean square of the output.
+
+Exact for tanh (1 - y^2) and the sigmoid (y - y^2, at most 1/4); for the others a measure that is
+0 only where every unit is at its bound.
+"""
+
+
+def dead(scene: Scene) -> list[Finding]:
+    """Say which outputs and gradients are nothing but zeros, and which rectifiers almost.
+
+    Of a dead module only the output is named: that gradients into it are zero follows.
+    """
+    outputs = _dead_outputs(scene)
+    if len(outputs):
+        return [_dead(scene, outputs)]
+    gradients = _all_zero(scene, scene.of_role("grad_output", "grad_input", "param_grad"))
+    return [_dead(scene, gradients)] if len(gradients) else []
+
+
+def all_zero(scene: Scene) -> Table:
+    """Tell which outputs and gradients were all zeros in each of the last steps."""
+    found = np.zeros(scene.tally.sites, np.bool_)
+    found[_all_zero(scene, scene.of_role(*_ALIVE))] = True
+    return found
+
+
+def _dead_outputs(scene: Scene) -> Sites:
+    limit, outputs = scene.limits.dead_share, scene.of_role("output", direction=FORWARD)
+    rectified = scene.of_type(outputs, RECTIFIERS)
+    silent = rectified[scene.lasts(rectified, scene.tally.window.zero_share(rectified) >= limit)]
+    return scene.by_execution(np.union1d(_all_zero(scene, outputs), silent))
+
+
+def _all_zero(scene: Scene, sites: Sites) -> Sites:
+    """Return those whose every element was zero in each of the last steps."""
+    latest = scene.tally.latest
+    judged = (latest["zero_count"] == latest["numel"]) & (latest["numel"] > 1) & scene.floats
+    sites = sites[judged[sites]]
+    zero = scene.tally.window["zero"][sites] == scene.tally.window["counted"][sites]
+    return scene.by_execution(sites[scene.lasts(sites, zero)])
+
+
+def _dead(scene: Scene, sites: Sites) -> Finding:
+    site, limits = int(sites[0]), scene.limits
+    share = scene.tally.window.zero_share(sites[:1])[0]
+    now = float(share[scene.seen[site]][-1])
+    words = "Nothing but zeros" if now == 1 else f"Hardly anything but zeros ({now:.2%})"
+    return scene.finding(
+        "warning",
+        "dead",
+        site,
+        f"{words} in {scene.place(site)}",
+        detail=[
+            (
+                f"in each of the last {limits.lasting} steps it was seen in, up to step "
+                f"{int(scene.tally.latest['step'][site])}"
+            ),
+            scene.same_in(len(sites) - 1),
+        ],
+        step=scene.since(site, share >= limits.dead_share),
+        value=now,
+        threshold=limits.dead_share,
+        others=sites[1:],
+    )
+
+
+def saturated(scene: Scene) -> list[Finding]:
+    """Say which bounded activations have no slope left for a gradient to pass.
+
+    The activation whose output is the model's own may be as sharp as its targets are (a generator
+    of black and white images): there it is a note.
+    """
+    window, limit = scene.tally.window, scene.limits.saturated_slope
+    outputs = scene.of_role("output", direction=FORWARD)
+    found: list[tuple[int, float, int]] = []
+    for name, slope in _SLOPES.items():
+        sites = scene.of_type(outputs, (name,))
+        if not len(sites):
+            continue
+        left = slope(window.means(sites), window.mean_square(sites))
+        holds = left < limit
+        for row in np.flatnonzero(scene.lasts(sites, holds)).tolist():
+            site = int(sites[row])
+            now = float(left[row][scene.seen[site]][-1])
+            found.append((site, max(now, 0.0), scene.since(site, holds[row])))
+    inside = [each for each in found if not _is_last(scene, each[0])]
+    return [
+        _saturated(scene, each, severity)
+        for severity, each in (("warning", inside), ("note", [e for e in found if e not in inside]))
+        if each
+    ]
+
+
+def _saturated(scene: Scene, found: list[tuple[int, float, int]], severity: str) -> Finding:
+    order = scene.by_execution(np.array([site for site, _, _ in found], np.intp)).tolist()
+    (site, left, step), *_ = sorted(found, key=lambda each: order.index(each[0]))
+    return scene.finding(
+        "warning" if severity == "warning" else "note",
+        "saturated",
+        site,
+        f"{scene.about(site).type} is saturated in {scene.place(site)}",
+        detail=[
+            (
+                f"its mean slope is {left:.2%} of the largest possible (alarm below "
+                f"{scene.limits.saturated_slope:.0%}), so hardly any gradient passes"
+            ),
+            scene.same_in(len(found) - 1),
+        ],
+        step=step,
+        value=left,
+        threshold=scene.limits.saturated_slope,
+        others=order[1:],
+    )
+
+
+def _is_last(scene: Scene, site: int) -> bool:
+    """Tell whether nothing of its model runs after a site's module but the modules around it."""
+    tally, about = scene.tally, scene.about(site)
+    outputs = [
+        int(other)
+        for other in scene.of_role("output", direction=FORWARD)
+        if tally.latest["order"][other] > tally.latest["order"][site]
+    ]
+    later = (scene.about(other) for other in outputs)
+    return not any(
+        each.model == about.model and not _around(each.module, about.module) for each in later
+    )
+
+
+def _around(outer: str, inner: str) -> bool:
+    return not outer or inner.startswith(f"{outer}.")
+
+
+def growing(scene: Scene) -> list[Finding]:
+    """Say which layers return values many times larger than what they are fed, from the start.
+
+    Judged in the first step that the window still holds, and only where that is a layer's first:
+    what training makes of the weights later is not their initialisation.
+    """
+    tally, limits = scene.tally, scene.limits
+    sites, gains = _gains(scene)
+    if not len(sites):
+        return []
+    kinds, found = tally.type[sites], []
+    for site, gain, kind in zip(sites.tolist(), gains.tolist(), kinds.tolist(), strict=True):
+        siblings = gains[(kinds == kind) & (sites != site)]
+        usual = float(np.median(siblings)) if len(siblings) else 1.0
+        if gain >= limits.gain and gain >= limits.gain_beside * usual:
+            found.append((site, gain, usual))
+    if not found:
+        return []
+    order = scene.by_execution(np.array([site for site, _, _ in found], np.intp)).tolist()
+    site, gain, usual = next(each for each in found if each[0] == order[0])
+    return [
+        scene.finding(
+            "warning",
+            "growing",
+            site,
+            f"{scene.name(site)} returns values {number(gain)} times larger than its input",
+            detail=[
+                (
+                    f"rms of output over rms of input in its first step; others of its class: "
+                    f"{number(usual)} (alarm from {number(limits.gain)})"
+                ),
+                scene.same_in(len(found) - 1),
+            ],
+            step=int(tally.window.steps[np.argmax(scene.seen[site])]),
+            value=gain,
+            threshold=limits.gain,
+            others=order[1:],
+        )
+    ]
+
+
+def _gains(scene: Scene) -> tuple[Sites, np.ndarray]:
+    """Return outputs of layers that own a matrix, and their rms over that of their inputs."""
+    tally, latest = scene.tally, scene.tally.latest
+    owners = {
+        int(tally.module[site])
+        for site in scene.of_role("param", direction=FORWARD).tolist()
+        if len(scene.shape(site)) > 1
+    }
+    outputs = [
+        int(site)
+        for site in scene.of_role("output", direction=FORWARD)
+        if int(tally.module[site]) in owners and scene.floats[site]
+    ]
+    found, gains = [], []
+    for site in outputs:
+        fed = np.flatnonzero(
+            (tally.module == tally.module[site]) & (tally.role == CODE["input"]) & scene.floats
+        )
+        if not len(fed) or latest["step"][site] < 0:
+            continue
+        begin = int(np.argmax(scene.seen[site]))
+        into = tally.window.rms(fed)[:, begin]
+        out = tally.window.rms([site])[0, begin]
+        if np.isnan(into).all() or not np.nanmax(into) > 0 or np.isnan(out):
+            continue
+        found.append(site)
+        gains.append(out / np.nanmax(into))
+    return np.array(found, np.intp), np.array(gains)

@@ -1,0 +1,190 @@
+"""Gradients that vanish or explode: beside others, over steps, and along depth."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probe_nb.analysis.finding import Finding
+from probe_nb.analysis.rules.scene import BACKWARD, CODE, FORWARD, Scene, Sites, Table
+from probe_nb.analysis.words import number
+
+_FLOWING: Final = ("grad_output", "grad_input")
+_OLDER: Final = 4
+"""Steps that the older half of the window must have before growth is judged."""
+
+
+def tiny(scene: Scene) -> Table:
+    """Tell which flowing gradients were tiny beside the others in each of the last steps.
+
+    A bias in front of a normalisation has a gradient that is zero up to rounding, so gradients of
+    parameters never count; a converged model has small gradients everywhere.
+    """
+    tally, limits = scene.tally, scene.limits
+    found, now = np.zeros(tally.sites, np.bool_), tally.latest["absmax"]
+    small = (now < limits.vanished) & (now > 0)
+    for role in _FLOWING:
+        of_role = np.flatnonzero(tally.role == CODE[role])
+        sites = of_role[small[of_role]]
+        if not len(sites):
+            continue
+        sizes, peaks = tally.window.sizes, tally.window.peaks[sites]
+        largest = np.fmax.reduce(sizes[of_role], axis=0)
+        beside = sizes[sites] < limits.vanished_beside * largest
+        holds = beside & (peaks < limits.vanished) & (peaks > 0)
+        found[sites] |= scene.lasts(sites, holds)
+    return found
+
+
+def huge(scene: Scene) -> Table:
+    """Tell which gradients are huge, or have grown out of all proportion, while still finite."""
+    tally, limits, now = scene.tally, scene.limits, scene.tally.latest["absmax"]
+    gradient = tally.direction == BACKWARD
+    found: Table = gradient & (now >= limits.exploded)
+    half = len(tally.window.steps) // 2
+    rows = np.flatnonzero(gradient & (now >= 1))
+    if half >= _OLDER and len(rows):
+        older = np.fmax.reduce(tally.window.peaks[rows, :half], axis=1)
+        found[rows] |= (now[rows] >= limits.exploded_growth * older) & (older > 0)
+    return found
+
+
+def vanishing(scene: Scene) -> list[Finding]:
+    """Say where gradients are tiny beside others, or fade away towards the input."""
+    sites = scene.by_execution(np.flatnonzero(tiny(scene)))
+    if not len(sites):
+        return _along_depth(scene, sign=1)
+    site, latest, limits = int(sites[0]), scene.tally.latest, scene.limits
+    return [
+        scene.finding(
+            "warning",
+            "vanishing",
+            site,
+            f"Vanishing in {scene.place(site)}",
+            detail=[
+                (
+                    f"largest |value| {number(latest['absmax'][site])} at step "
+                    f"{int(latest['step'][site])}, and under {limits.vanished:g} for the last "
+                    f"{limits.lasting} steps while gradients elsewhere are a million times larger"
+                ),
+                scene.same_in(len(sites) - 1),
+            ],
+            value=latest["absmax"][site],
+            threshold=limits.vanished,
+            others=sites[1:],
+        )
+    ]
+
+
+def exploding(scene: Scene) -> list[Finding]:
+    """Say where gradients are huge or grow out of all proportion, over steps or along depth."""
+    sites = np.flatnonzero(huge(scene))
+    if not len(sites):
+        return _along_depth(scene, sign=-1)
+    latest = scene.tally.latest
+    site = int(sites[np.argmax(latest["absmax"][sites])])
+    return [
+        scene.finding(
+            "warning",
+            "exploding",
+            site,
+            f"Exploding in {scene.place(site)}",
+            detail=[
+                (
+                    f"largest |value| {number(latest['absmax'][site])} at step "
+                    f"{int(latest['step'][site])}"
+                ),
+                scene.same_in(len(sites) - 1),
+            ],
+            value=latest["absmax"][site],
+            threshold=scene.limits.exploded,
+            others=sites[sites != site],
+        )
+    ]
+
+
+# -- along depth --------------------------------------------------------------------------------
+
+
+def _along_depth(scene: Scene, sign: int) -> list[Finding]:
+    """Compare the gradients of weights, as shares of the weights, in order of execution.
+
+    Args:
+        scene: What was tallied.
+        sign: 1: fading towards the input; -1: growing towards it.
+    """
+    limits, found = scene.limits, []
+    for model in {model for model, _ in scene.tally.modules}:
+        sites, logs = _relative(scene, model)
+        if len(sites) < limits.depth_layers:
+            continue
+        third = max(len(sites) // 3, 1)
+        ends = np.median(logs[:third]), np.median(logs[-third:])
+        fall = sign * (ends[1] - ends[0])
+        if fall < np.log2(limits.depth_ratio) or not _rises(sign * logs):
+            continue
+        place = int(np.argmax(sign * np.diff(logs)))
+        steep = sign * np.diff(logs)[place] > fall / 2
+        site = int(sites[place] if steep else sites[0])
+        found.append(_depth(scene, sites, site, sign, float(2**fall)))
+    return found
+
+
+def _relative(scene: Scene, model: str) -> tuple[Sites, NDArray[np.float64]]:
+    """Return the gradients of matrices in order of execution, and log2 of |gradient| / |weight|.
+
+    The median over the steps of the window in which all of them are there.
+    """
+    tally = scene.tally
+    weights = {
+        int(tally.parameter[site]): int(site)
+        for site in scene.of_role("param", direction=FORWARD)
+        if len(scene.shape(int(site))) > 1
+        and scene.about(int(site)).model == model
+        and scene.called(int(site))
+        and scene.about(int(site)).type != "Embedding"  # most rows have no gradient in a step
+    }
+    gradients = {
+        int(tally.parameter[site]): int(site)
+        for site in scene.of_role("param_grad", direction=BACKWARD)
+        if "grad" not in scene.about(int(site)).leaf.split(".")[1:]
+    }
+    both = [number for number in weights if number in gradients]
+    sites = scene.by_execution(np.array([gradients[number] for number in both], np.intp))
+    owners = np.array([weights[int(tally.parameter[site])] for site in sites], np.intp)
+    sizes = tally.window.sizes
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log2(sizes[sites] / sizes[owners])
+    usable = np.isfinite(logs)
+    steps = np.flatnonzero(usable.all(axis=0))
+    if not len(sites) or len(steps) < scene.limits.lasting:
+        return sites[:0], np.empty(0)
+    return sites, np.median(logs[:, steps], axis=1)
+
+
+def _rises(logs: NDArray[np.float64]) -> bool:
+    """Tell whether values rise along depth: Spearman's rank correlation of at least 0.6."""
+    ranks = np.argsort(np.argsort(logs))
+    return bool(np.corrcoef(ranks, np.arange(len(logs)))[0, 1] >= 0.6)  # noqa: PLR2004 - said
+
+
+def _depth(scene: Scene, sites: Sites, site: int, sign: int, ratio: float) -> Finding:
+    kind, words = ("vanishing", "fade away") if sign > 0 else ("exploding", "grow")
+    last = scene.name(int(sites[-1]))
+    return scene.finding(
+        "warning",
+        kind,
+        site,
+        f"Gradients {words} towards the input: {kind} from {last} down to {scene.place(site)}",
+        detail=[
+            (
+                f"as a share of the weights they differ by a factor of {number(ratio)} between the "
+                f"two ends of {len(sites)} layers (alarm from {number(scene.limits.depth_ratio)})"
+            )
+        ],
+        value=ratio,
+        threshold=scene.limits.depth_ratio,
+        others=sites[sites != site],
+    )

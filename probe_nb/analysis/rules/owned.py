@@ -1,0 +1,96 @@
+"""Parameters and their gradients, side by side: what the rules about parameters look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probe_nb.analysis.rules.scene import BACKWARD, FORWARD, Scene, Sites, Table
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass
+class Owned:
+    """The parameters of a scene, one row each.
+
+    Attributes:
+        scene: Where they are.
+        site: The site of each parameter's value.
+    """
+
+    scene: Scene
+    site: Sites
+
+    @classmethod
+    def of(cls, scene: Scene) -> Owned:
+        """Return the parameters whose values were recorded; the part here of one that is split."""
+        sites = scene.of_role("param", direction=FORWARD)
+        _, first = np.unique(scene.tally.parameter[sites], return_index=True)
+        return cls(scene, sites[np.sort(first)])
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.site)
+
+    @cached_property
+    def trained(self) -> Table:
+        """Tell which require a gradient."""
+        found: Table = self.scene.tally.latest["requires_grad"][self.site] == 1
+        return found
+
+    @cached_property
+    def gradient(self) -> Table:
+        """Tell in which steps of the window each had a gradient."""
+        return self._any(self.scene.seen)
+
+    @cached_property
+    def moving_gradient(self) -> Table:
+        """Tell in which steps each had a gradient that is not zero."""
+        return self._any(self.scene.tally.window.peaks > 0)
+
+    def _any(self, table: Table) -> Table:
+        """Return, per parameter and step, whether a table is true at any of its gradients."""
+        tally = self.scene.tally
+        found = np.zeros((len(tally.parameters), table.shape[1]), np.bool_)
+        sites = self.scene.of_role("param_grad")
+        np.logical_or.at(found, tally.parameter[sites], table[sites])
+        rows: Table = found[tally.parameter[self.site]]
+        return rows
+
+    @cached_property
+    def backward(self) -> Table:
+        """Tell per parameter in which steps a backward ran in its model."""
+        tally = self.scene.tally
+        models = np.array([model for model, _ in tally.modules])[tally.module]
+        found = np.zeros((len(self), self.scene.seen.shape[1]), np.bool_)
+        for model in np.unique(models):
+            rows = (models == model) & (tally.direction == BACKWARD)
+            found[models[self.site] == model] = self.scene.seen[rows].any(axis=0)
+        return found
+
+    @cached_property
+    def unchanged(self) -> Table:
+        """Tell of each step whether the value is the same, in every statistic, as a step later.
+
+        The last column is never true: what the last optimizer step did was not read.
+        """
+        window, sites = self.scene.tally.window, self.site
+        found = np.zeros((len(self), self.scene.seen.shape[1]), np.bool_)
+        same = np.ones((len(self), max(found.shape[1] - 1, 0)), np.bool_)
+        for name in ("last", "peaks", "total", "zero"):
+            values = window[name][sites]
+            same &= values[:, 1:] == values[:, :-1]
+        found[:, :-1] = same
+        return found
+
+    @cached_property
+    def changed(self) -> Table:
+        """Tell of each step whether the value is another one a step later."""
+        seen = self.scene.seen[self.site]
+        found = np.zeros_like(seen)
+        found[:, :-1] = seen[:, 1:] & seen[:, :-1] & ~self.unchanged[:, :-1]
+        return found

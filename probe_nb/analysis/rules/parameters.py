@@ -1,0 +1,244 @@
+"""Parameters that do not learn: unused, cut off, frozen, stuck."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from probe_nb.analysis.finding import Finding
+from probe_nb.analysis.rules.owned import Owned
+from probe_nb.analysis.rules.scene import CODE, Scene, Sites
+from probe_nb.analysis.words import plural
+
+_COARSE: Final = ("bfloat16", "float16")
+_FEW: Final = 0.2
+"""Frozen modules that are at most this share of those with a matrix may be frozen by mistake."""
+
+
+# -- unused ---------------------------------------------------------------------------------------
+
+
+def unused(scene: Scene) -> list[Finding]:
+    """Say which parameters got no gradient although a backward ran, again and again."""
+    owned = Owned.of(scene)
+    if not len(owned) or not len(scene.of_role("param_grad")):
+        return []
+    backwards = (owned.backward & scene.seen[owned.site]).sum(axis=1)
+    none = owned.trained & (backwards >= scene.limits.unused_steps) & ~owned.gradient.any(axis=1)
+    sites = owned.site[none]
+    called = np.array([scene.called(int(site)) for site in sites], np.bool_)
+    cut = sites[called]
+    meant = np.array([_without_grad(scene, int(site)) for site in cut], np.bool_)
+    never = sites[~called]
+    spare = np.array([_is_spare(scene, int(site)) for site in never], np.bool_)
+    groups = (
+        ("warning", _CUT, cut[~meant]),
+        ("warning", _NEVER, never[~spare]),
+        ("note", _MEANT, cut[meant]),
+        ("note", _NEVER, never[spare]),
+    )
+    return [
+        _unused(scene, owned, group, severity, why) for severity, why, group in groups if len(group)
+    ]
+
+
+_CUT: Final = "its module ran, and its output was part of a graph"
+_MEANT: Final = "its module ran without gradients (`no_grad`), or on what needs none"
+_NEVER: Final = "the forward of its module was never seen"
+
+
+def _without_grad(scene: Scene, site: int) -> bool:
+    """Tell whether no output of a parameter's module was part of a graph."""
+    tally = scene.tally
+    outputs = (tally.module == tally.module[site]) & (tally.role == CODE["output"])
+    return bool(outputs.any() and not (tally.latest["requires_grad"][outputs] == 1).any())
+
+
+def _is_spare(scene: Scene, site: int) -> bool:
+    """Tell whether modules beside a parameter's, of the same class in a list, did run.
+
+    Experts that no token chose, and layers that were dropped, are unused now and then.
+    """
+    about = scene.about(site)
+    parts = about.module.split(".")
+    for place in range(len(parts) - 1, -1, -1):
+        if not parts[place].isdigit():
+            continue
+        head, tail = parts[:place], parts[place + 1 :]
+        for model, path in scene.tally.modules:
+            other = path.split(".")
+            beside = len(other) == len(parts) and other[:place] == head
+            if model == about.model and beside and other[place + 1 :] == tail:
+                number = scene.tally.modules[model, path]
+                if other[place].isdigit() and scene.position[number] < np.iinfo(np.int64).max:
+                    return True
+    return False
+
+
+def _unused(scene: Scene, owned: Owned, sites: Sites, severity: str, why: str) -> Finding:
+    site, whole = _named(scene, owned, sites)
+    detail = [f"{plural(len(sites), 'parameter')} without a gradient in every backward; {why}"]
+    if why == _CUT and (after := _next_with_gradient(scene, sites)) is not None:
+        detail.append(f"the first module after it that has one is {scene.name(after)}")
+    others = [other for other in sites.tolist() if other != site]
+    paths = {(scene.about(o).model, scene.about(o).module) for o in sites.tolist()}
+    verb = "gets no gradient" if why != _NEVER else "is never used"
+    return scene.finding(
+        "warning" if severity == "warning" else "note",
+        "unused",
+        site,
+        f"{whole} {verb}" + (f", nor do others of {len(paths)} modules" if len(paths) > 1 else ""),
+        detail=detail,
+        step=int(scene.tally.window.steps[0]),
+        value=len(sites),
+        threshold=0,
+        others=others,
+    )
+
+
+def _named(scene: Scene, owned: Owned, sites: Sites) -> tuple[int, str]:
+    """Return the site to name: of the largest module whose trained parameters are all among these.
+
+    Of several the last that runs: it is the one next to what cuts them off.
+    """
+    last = int(scene.by_execution(sites)[-1])
+    about = scene.about(last)
+    mine = Counter(_paths(scene, sites))
+    all_of_them = Counter(_paths(scene, owned.site[owned.trained]))
+    path = about.module
+    while path:
+        above = path.rpartition(".")[0]
+        if not above or mine[about.model, above] != all_of_them[about.model, above]:
+            break
+        path = above
+    for role in ("output", "param"):
+        found = scene.of_module(about.model, path, role)
+        if len(found):
+            return int(found[0]), scene.name(int(found[0]))
+    return last, scene.name(last)
+
+
+def _paths(scene: Scene, sites: Iterable[int]) -> Iterable[tuple[str, str]]:
+    """Yield the module of each parameter, and every module around it."""
+    for site in sites:
+        about = scene.about(int(site))
+        parts = about.module.split(".")
+        yield from ((about.model, ".".join(parts[:end])) for end in range(1, len(parts) + 1))
+
+
+def _next_with_gradient(scene: Scene, sites: Sites) -> int | None:
+    """Return the first parameter that runs after these and has a gradient."""
+    tally = scene.tally
+    last = scene.position[tally.module[sites]].max()
+    fed = scene.of_role("param_grad")
+    later = fed[scene.position[tally.module[fed]] > last]
+    return int(scene.by_execution(later)[0]) if len(later) else None
+
+
+# -- frozen ---------------------------------------------------------------------------------------
+
+
+def frozen(scene: Scene) -> list[Finding]:
+    """Note which parameters are frozen; warn of a few in the midst of their like."""
+    owned = Owned.of(scene)
+    if not owned.gradient.any():
+        return []
+    sites = owned.site[~owned.trained & scene.floats[owned.site]]
+    if not len(sites):
+        return []
+    odd = _odd(scene, owned)
+    site = int(odd[0]) if len(odd) else int(scene.by_execution(sites)[0])
+    shown = np.unique(scene.tally.module[sites])
+    count = f"{plural(len(sites), 'parameter')} of {plural(len(shown), 'module')} are frozen"
+    if len(odd):
+        sentence = f"{scene.name(site)} is frozen, modules of its class before and after it are not"
+    else:
+        sentence = f"{count}, the first in {scene.name(site)}"
+    return [
+        scene.finding(
+            "warning" if len(odd) else "note",
+            "frozen",
+            site,
+            sentence,
+            detail=[count if len(odd) else "", "`requires_grad` is False"],
+            value=len(sites),
+            others=[other for other in sites.tolist() if other != site],
+        )
+    ]
+
+
+def _odd(scene: Scene, owned: Owned) -> Sites:
+    """Return matrices of frozen modules that run between trained modules of their class."""
+    tally = scene.tally
+    matrix = np.array([len(scene.shape(int(site))) > 1 for site in owned.site], np.bool_)
+    ran = np.array([scene.called(int(site)) for site in owned.site], np.bool_)
+    whole = np.array([not _any_trained(owned, int(m)) for m in tally.module[owned.site]], np.bool_)
+    frozen_ones, judged = owned.site[matrix & ran & whole], owned.site[matrix & ran]
+    if len(frozen_ones) > _FEW * len(judged):
+        return frozen_ones[:0]
+    trained = owned.site[matrix & ran & owned.trained & owned.gradient.any(axis=1)]
+    found = []
+    for site in scene.by_execution(frozen_ones).tolist():
+        like = trained[tally.type[trained] == tally.type[site]]
+        places, here = scene.position[tally.module[like]], scene.position[tally.module[site]]
+        if (places < here).any() and (places > here).any():
+            found.append(site)
+    return np.array(found, np.intp)
+
+
+def _any_trained(owned: Owned, module: int) -> bool:
+    mine = owned.scene.tally.module[owned.site] == module
+    return bool(owned.trained[mine].any())
+
+
+# -- stuck ----------------------------------------------------------------------------------------
+
+
+def stuck(scene: Scene) -> list[Finding]:
+    """Say which parameters have a gradient and do not move, while others do.
+
+    In bfloat16 and float16 an update may be lost by rounding; else the optimizer does not hold
+    them, or their learning rate is 0.
+    """
+    owned, wanted = Owned.of(scene), scene.limits.lasting
+    if not len(owned) or not owned.changed.any():
+        return []
+    moved = owned.changed.any(axis=0)  # the optimizer stepped
+    judged = moved & owned.moving_gradient
+    still = owned.trained & ((judged & owned.unchanged).sum(axis=1) >= wanted)
+    still &= ~(judged & owned.changed).any(axis=1)
+    sites = owned.site[still]
+    coarse = np.array([scene.dtype(int(site)) in _COARSE for site in sites], np.bool_)
+    steps = int(judged.sum(axis=1).max()) if len(sites) else 0
+    found = []
+    for kind, group in (("stuck", sites[~coarse]), ("update_lost", sites[coarse])):
+        if len(group):
+            found.append(_stuck(scene, owned, kind, group, steps))
+    return found
+
+
+def _stuck(scene: Scene, owned: Owned, kind: str, sites: Sites, steps: int) -> Finding:
+    site, name = _named(scene, owned, sites)
+    paths = {(scene.about(o).model, scene.about(o).module) for o in sites.tolist()}
+    more = f", nor do {len(paths) - 1} other modules" if len(paths) > 1 else ""
+    dtype = f" in {scene.dtype(int(sites[0]))}" if kind == "update_lost" else ""
+    return scene.finding(
+        "warning",
+        kind,
+        site,
+        f"{name} has gradients and does not move{dtype}{more}",
+        detail=[
+            (
+                f"{plural(len(sites), 'parameter')}, the same in every statistic over {steps} steps "
+                "in which others moved"
+            )
+        ],
+        step=int(scene.tally.window.steps[0]),
+        value=0,
+        threshold=0,
+        rows=[scene.tally.latest["row"][each] for each in sites.tolist()[:8]],
+        others=[other for other in sites.tolist() if other != site],
+    )

@@ -1,0 +1,197 @@
+"""What every rule looks at: the tally, the thresholds, and what follows from both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import cached_property
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probe_nb.analysis.advice import advice_for
+from probe_nb.analysis.finding import Finding, Severity
+from probe_nb.analysis.tally import Tally
+from probe_nb.analysis.thresholds import Thresholds
+from probe_nb.analysis.words import module, place, plural
+from probe_nb.terms import DIRECTIONS, ROLES, RunInfo, Site
+
+T = TypeVar("T")
+Sites = NDArray[np.intp]
+Table = NDArray[np.bool_]
+
+FORWARD: Final = DIRECTIONS.index("forward")
+BACKWARD: Final = DIRECTIONS.index("backward")
+OPTIMIZER: Final = DIRECTIONS.index("optimizer")
+CODE: Final[dict[str, int]] = {role: code for code, role in enumerate(ROLES)}
+_FLOATS: Final = ("float", "bfloat", "complex")
+_FAR: Final = np.iinfo(np.int64).max
+
+
+class Scene:
+    """A tally, and the facts that several rules need, each worked out once.
+
+    Attributes:
+        tally: What was read.
+        limits: The thresholds.
+        info: What the run says about itself, where that is known.
+        rows: What `tally.rows` was.
+    """
+
+    def __init__(
+        self, tally: Tally, info: RunInfo | None = None, memory: dict[Any, Any] | None = None
+    ) -> None:
+        """Look at a tally as it is now; `memory` outlives the scene."""
+        self.tally = tally
+        self.limits: Thresholds = tally.limits
+        self.info = info
+        self.rows = tally.rows
+        self._memory = {} if memory is None else memory
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what was made for a key: records may be on disk, and do not change."""
+        if key not in self._memory:
+            self._memory[key] = make()
+        found: T = self._memory[key]
+        return found
+
+    # -- sites ----------------------------------------------------------------------------------
+
+    def about(self, site: int) -> Site:
+        """Return what a site is."""
+        return self.tally.columns.tables.sites.values[site]
+
+    def of_role(self, *roles: str, direction: int | None = None) -> Sites:
+        """Return the sites of some roles."""
+        found = np.isin(self.tally.role, [CODE[role] for role in roles])
+        if direction is not None:
+            found &= self.tally.direction == direction
+        return np.flatnonzero(found)
+
+    def of_type(self, sites: Sites, types: Iterable[str]) -> Sites:
+        """Return those of some sites whose module is of one of these classes."""
+        codes = [code for name in types if (code := self.tally.types.get(name)) is not None]
+        return sites[np.isin(self.tally.type[sites], codes)]
+
+    @cached_property
+    def floats(self) -> Table:
+        """Tell which sites hold floating-point numbers."""
+        names = self.tally.columns.tables.dtypes.values
+        floats = np.array([*(name.startswith(_FLOATS) for name in names), False])
+        found: Table = floats[self.tally.latest["dtype"]]
+        return found
+
+    def dtype(self, site: int) -> str:
+        """Return the dtype of a site's latest record."""
+        return self.tally.columns.tables.dtypes.values[int(self.tally.latest["dtype"][site])]
+
+    def shape(self, site: int) -> tuple[int, ...]:
+        """Return the shape of a site's latest record."""
+        return self.tally.columns.tables.shapes.values[int(self.tally.latest["shape"][site])]
+
+    @cached_property
+    def position(self) -> NDArray[np.int64]:
+        """Return the place of each module in the order of execution; very large if not called."""
+        found = np.full(len(self.tally.modules), _FAR)
+        sites = self.of_role("input", "output", direction=FORWARD)
+        np.minimum.at(found, self.tally.module[sites], self.tally.latest["order"][sites])
+        return found
+
+    def called(self, site: int) -> bool:
+        """Tell whether the forward of a site's module was seen."""
+        return bool(self.position[self.tally.module[site]] != _FAR)
+
+    def by_execution(self, sites: Sites) -> Sites:
+        """Return sites in the order in which their modules run."""
+        keys = (self.tally.latest["order"][sites], self.position[self.tally.module[sites]])
+        return sites[np.lexsort(keys)]
+
+    def of_module(self, model: str, path: str, role: str) -> Sites:
+        """Return the sites of one module in one role."""
+        number = self.tally.modules.get((model, path))
+        if number is None:
+            return np.empty(0, np.intp)
+        return np.flatnonzero((self.tally.module == number) & (self.tally.role == CODE[role]))
+
+    # -- steps ----------------------------------------------------------------------------------
+
+    @cached_property
+    def seen(self) -> Table:
+        """Tell in which steps of the window each site has numbers."""
+        return self.tally.window.seen
+
+    def lasts(self, sites: Sites, holds: Table, steps: int | None = None) -> Table:
+        """Tell where something holds in each of the last steps in which a site was seen.
+
+        Args:
+            sites: The sites to judge.
+            holds: One row for each of them.
+            steps: How many steps; the threshold `lasting` by default.
+        """
+        wanted, seen = steps or self.limits.lasting, self.seen[sites]
+        back = np.cumsum(seen[:, ::-1], axis=1)[:, ::-1]
+        last = seen & (back <= wanted)
+        enough: Table = last.sum(axis=1) == wanted
+        return enough & (holds | ~last).all(axis=1)
+
+    def since(self, site: int, holds: Table) -> int:
+        """Return the step since which something holds of a site without a break."""
+        breaks = np.flatnonzero(self.seen[site] & ~holds)
+        begin = breaks[-1] + 1 if len(breaks) else 0
+        steps = self.tally.window.steps[begin:][self.seen[site, begin:]]
+        return int(steps[0]) if len(steps) else int(self.tally.latest["step"][site])
+
+    # -- findings -------------------------------------------------------------------------------
+
+    def place(self, site: int) -> str:
+        """Write where a site is."""
+        return place(self.tally, site)
+
+    def name(self, site: int) -> str:
+        """Write the module of a site."""
+        return module(self.about(site), several=self.tally.several_models)
+
+    def same_in(self, others: int, noun: str = "other site") -> str:
+        """Write of how many others the same holds; empty if of none."""
+        return f"the same in {plural(others, noun)}" if others else ""
+
+    def finding(
+        self,
+        severity: Severity,
+        kind: str,
+        site: int,
+        sentence: str,
+        *,
+        detail: Sequence[str] = (),
+        step: int | None = None,
+        value: float = np.nan,
+        threshold: float = np.nan,
+        rows: Iterable[int] = (),
+        others: Iterable[int] = (),
+        order: int | None = None,
+        row: int | None = None,
+        advice: str = "",
+    ) -> Finding:
+        """Return a finding that names a site; what is not said follows from its latest record."""
+        about, latest = self.about(site), self.tally.latest
+        row = int(latest["row"][site]) if row is None else row
+        evidence = dict.fromkeys(int(each) for each in (row, *rows) if each >= 0)
+        return Finding(
+            severity=severity,
+            kind=kind,
+            sentence=sentence,
+            detail="; ".join(part for part in detail if part),
+            advice=advice or advice_for(kind, about.type),
+            model=about.model,
+            module=about.module,
+            role=about.role,
+            leaf=about.leaf,
+            step=int(latest["step"][site]) if step is None else step,
+            value=float(value),
+            threshold=float(threshold),
+            site=int(site),
+            row=row,
+            rows=tuple(sorted(evidence)),
+            order=int(latest["order"][site]) if order is None else order,
+            others=tuple(int(other) for other in others),
+        )

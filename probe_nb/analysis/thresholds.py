@@ -1,0 +1,141 @@
+"""Every number that a finding is judged by, with where it comes from.
+
+`run.findings(name=value)` changes one for that question. What is worse than a missed fault is a
+false alarm, so each lies well outside what healthy training shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+from probe_nb.errors import ConfigError, closest
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """The thresholds of `run.findings`; the comment under each says its source."""
+
+    lasting: int = 3
+    """Steps in which something must hold without a break, the last ones a site was seen in, before
+    it is said. Layers that begin at zero (LoRA, zero-initialised residuals) have moved by then."""
+
+    overflow_headroom: float = 0.25
+    """`overflow_risk`: largest |value| as a share of the largest number of the dtype. `GradScaler`
+    doubles its scale as it grows, and a sum of four such values overflows (values must stay below
+    the largest number at all times: Micikevicius et al., ICLR 2018, section 3.2)."""
+
+    scaler_patience: int = 5
+    """`loss_scale`: overflowing steps in a row that a scaler may take. From the default scale 2**16
+    of `GradScaler`, five halvings reach 2**11; apex and DeepSpeed call a scale that goes on
+    falling a fault as well."""
+
+    underflow_share: float = 0.3
+    """`underflow`: share of the gradient's elements that are not zero and lie in the subnormal
+    range of their dtype, where bits are lost one by one. SSD diverged where 31% of the gradients
+    were lost in float16 (NVIDIA, "Train With Mixed Precision", on loss scaling)."""
+
+    dead_share: float = 0.99
+    """`dead`: share of zeros in the output of a rectifier. About 50% is what ReLU does to centred
+    values, 50% to 90% is usual in trained networks (Glorot, Bordes and Bengio, AISTATS 2011)."""
+
+    saturated_slope: float = 0.02
+    """`saturated`: mean slope of a bounded activation as a share of its largest slope. For tanh the
+    slope is 1 - y^2, for the sigmoid y(1 - y), so the mean follows exactly from mean and l2 of
+    the output. (Saturation of sigmoids: Glorot and Bengio, AISTATS 2010, section 3; the number
+    is ours: a gradient is cut to a fiftieth.)"""
+
+    vanished: float = 1e-7
+    """`vanishing`: no element of the gradient is above this (default of the rule VanishingGradient
+    of Amazon SageMaker Debugger) ..."""
+
+    vanished_beside: float = 1e-6
+    """... and its l2 is below this share of the largest of its role and step: a converged model has
+    small gradients everywhere."""
+
+    depth_ratio: float = 1e4
+    """`vanishing`, `exploding`: by how much the gradient, as a share of the weight, may differ
+    between the two ends of a network. Layers of AlexNet, which trains well, differ by a few hundred
+    (You, Gitman and Ginsburg 2017, on which LARS rests)."""
+
+    depth_layers: int = 4
+    """Weights that a trend along depth needs at least."""
+
+    exploded: float = 1e6
+    """`exploding`: a gradient has an element beyond this ..."""
+
+    exploded_growth: float = 1e3
+    """... or beyond 1, and beyond this multiple of all it had in the older half of the window. Both
+    are far outside what clipping at norm 1 to 5 is used for (Pascanu, Mikolov and Bengio, ICML
+    2013, section 3.2)."""
+
+    gain: float = 10.0
+    """`growing`: rms of a layer's output over rms of its input, in its first step. Initialisation
+    keeps it at 1 (Glorot and Bengio 2010) or at the square root of 2 (He et al., ICCV 2015);
+    PyTorch's own default gives 0.6. Ten is reached by no scheme in use ..."""
+
+    gain_beside: float = 5.0
+    """... and the gain is this multiple of the median of the layers of the same class."""
+
+    change_forward: float = 16.0
+    """`sudden_change`: factor by which the rms of an input or output leaves, within one step, what
+    it was in the steps before (the median of up to 16) ..."""
+
+    change_backward: float = 256.0
+    """... and the same for gradients, of which single outliers by a factor of 10 are usual ..."""
+
+    change_deviations: float = 10.0
+    """... and by how many robust standard deviations (1.4826 MAD of log2 rms). Iglewicz and Hoaglin
+    (1993) call 3.5 an outlier; a training has many steps and many sites."""
+
+    change_history: int = 5
+    """Steps that must lie before a change."""
+
+    update_ratio: float = 0.1
+    """`update_ratio`: |update| / |weight| in the median of the steps. About 0.001 is the rule of
+    thumb (Karpathy, CS231n notes, "ratio of weights:updates"); at 0.1 a weight is replaced within
+    ten steps."""
+
+    update_ratio_low: float = 1e-7
+    """`update_ratio` (note): below this float32 (2**-24 = 6e-8) begins to round updates away."""
+
+    update_steps: int = 5
+    """Steps whose median is judged: Adam's first steps are large on purpose."""
+
+    lost_share: float = 0.9
+    """`update_lost`: share of a weight's elements that an update leaves as they are because their
+    dtype cannot hold the difference (bfloat16 rounds away what is below 2**-9 of the weight:
+    Micikevicius et al. 2018, section 3.1, why weights are kept in float32)."""
+
+    unused_steps: int = 3
+    """`unused`: steps with a backward in which a parameter must stay without a gradient."""
+
+    noise_scale: float = 100.0
+    """`gradient_noise` (note): noise of a micro step over signal, as variance (the simple noise
+    scale of McCandlish et al. 2018, section 2.2, in micro batches). Beyond it the sum of the micro
+    steps is mostly noise: that many micro batches would be worth one step."""
+
+    not_zeroed: float = 3.0
+    """`not_zeroed`: what `.grad` holds as a multiple of what the backward added, where no micro
+    step explains it."""
+
+
+DEFAULTS: Final = Thresholds()
+
+
+def with_changes(changes: dict[str, Any]) -> Thresholds:
+    """Return the thresholds with some changed.
+
+    Raises:
+        ConfigError: There is no such threshold, or the value is no number.
+    """
+    known = [field.name for field in fields(Thresholds)]
+    for name, value in changes.items():
+        if name not in known:
+            near = closest(name, known)
+            raise ConfigError(f"`{name}` is not a threshold.{near} Known: {', '.join(known)}.")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigError(f"`{name}` is {value!r}; give a number.")
+        if not value > 0:
+            raise ConfigError(f"`{name}` is {value!r}; give a number above 0.")
+    return replace(DEFAULTS, **changes)
