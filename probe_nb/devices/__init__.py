@@ -16,6 +16,7 @@ from probe_nb.devices.made_with import SATURATES, names, notices, versions
 
 __all__ = [
     "SATURATES",
+    "Bytes",
     "Copy",
     "capturing",
     "find",
@@ -130,6 +131,33 @@ class Copy:
         if self._event is not None:
             self._event.synchronize()
         return self._host
+
+
+class Bytes(Copy):
+    """The elements of a tensor as they lie, row by row, in memory that nobody else writes.
+
+    Nobody waits for a device: where memory cannot be pinned, `RuntimeError` is raised. To be made
+    in inference mode: what is copied has no history, and nobody's versions are counted up.
+    """
+
+    def _begun(self, t: Tensor) -> Tensor:
+        """Begin to copy, in the order of the current stream."""
+        kind = getattr(torch, t.device.type)
+        pinned = t.device.type != "cpu"
+        if pinned and not hasattr(kind, "Event"):
+            raise RuntimeError(f"{t.device.type} has no events")
+        host = torch.empty(t.shape, dtype=t.dtype, device="cpu", pin_memory=pinned)
+        with on(t.device) if pinned else contextlib.nullcontext():
+            host.copy_(t, non_blocking=True)
+            if pinned:
+                self._event = kind.Event()
+                self._event.record()
+        return host.view(-1).view(torch.uint8)
+
+    def result(self) -> NDArray[Any]:
+        """Return the bytes, waiting for them; not in pinned memory, of which there is little."""
+        found = super().result()
+        return found if self._event is None else found.copy()
 
 
 def private_format(t: Tensor) -> bool:

@@ -280,20 +280,30 @@ class Tree:
 
 
 def mark_selected(found: list[Watched], select: Sequence[str], *, must_match: bool = True) -> None:
-    """Apply the patterns in order: `layers.*`, `type:Linear`, and `!pattern` to take out again."""
-    if not select:
-        return
-    first_excludes = select[0].startswith("!")
-    for watched in found:
-        watched.selected = first_excludes
+    """Mark those that the patterns choose; without patterns all stay as they are."""
+    if select:
+        chosen = matching(found, select, must_match=must_match)
+        for watched in found:
+            watched.selected = watched in chosen
+
+
+def matching(
+    found: Sequence[Watched], select: Sequence[str], *, must_match: bool = True
+) -> set[Watched]:
+    """Apply the patterns in order: `layers.*`, `type:Linear`, and `!pattern` to take out again.
+
+    Raises:
+        SelectionError: A pattern that must match something does not.
+    """
+    chosen = set(found) if select[0].startswith("!") else set()
     for pattern in select:
         plain = pattern.removeprefix("!")
         hits = [w for w in found if _matches(w, plain)]
         hits = hits or [w for w in found if _matches_named(w, plain)]
         if not hits and must_match:
             raise SelectionError(_no_match(pattern, found))
-        for watched in hits:
-            watched.selected = plain == pattern
+        chosen = chosen.union(hits) if plain == pattern else chosen.difference(hits)
+    return chosen
 
 
 def _matches(watched: Watched, pattern: str) -> bool:
@@ -310,7 +320,7 @@ def _matches_named(watched: Watched, pattern: str) -> bool:
     return any(fnmatch.fnmatchcase(f"{watched.model}.{path}", pattern) for path in paths)
 
 
-def _no_match(pattern: str, found: list[Watched]) -> str:
+def _no_match(pattern: str, found: Sequence[Watched]) -> str:
     plain = pattern.removeprefix("!")
     if plain.startswith("type:"):
         known = sorted({w.type for w in found})

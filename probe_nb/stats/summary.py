@@ -85,7 +85,7 @@ class Reducer:
         plain = type(t) in _PLAIN and t.is_cpu and t.dtype in _ORDINARY and t.layout is _STRIDED
         if plain and not (t.is_nested or _is_wrapped(t) or _is_batched(t) or _modes_on()):
             return self._taken(t, 0, once=once) if t.numel() else Seen(NONE, "empty", False)
-        with torch._C.DisableTorchFunction(), _modes_off():
+        with torch._C.DisableTorchFunction(), modes_off():
             try:
                 t, zeros, status = _measurable(t)
                 if status == "ok":
@@ -193,7 +193,7 @@ class Reducer:
         if not there:
             return Flight(self._kernel.results.taken(), None)
         flight, self._kernel = Flight(None, self._kernel.results), cpu.Kernel(Results())
-        with torch._C.DisableTorchFunction(), _modes_off():
+        with torch._C.DisableTorchFunction(), modes_off():
             devices.join(streams)
             for device, waiting in there.items():
                 flight.board(device, waiting)
@@ -205,17 +205,24 @@ def _measurable(t: Tensor) -> tuple[Tensor, int, Status]:
 
     The status is "ok", or the reason why there is no such tensor.
     """
-    while torch._C._functorch.is_functorch_wrapped_tensor(t):
-        if torch._C._functorch.is_batchedtensor(t):
-            return t, 0, "vmapped"
-        t = torch._C._functorch.get_unwrapped(t)
-    t, status = _without_class(t)
-    if status == "ok":
-        status = _obstacle(t)
+    t, status = bare(t)
     if status != "ok":
         return t, 0, status
     t, zeros = _strided(t.detach())
     return t, zeros, "ok" if t.layout == torch.strided and _has_arithmetic(t) else "unsupported"
+
+
+def bare(t: Tensor) -> tuple[Tensor, Status]:
+    """Return a tensor without the transforms and classes around it.
+
+    The status is "ok", or the reason why it has no elements to read.
+    """
+    while torch._C._functorch.is_functorch_wrapped_tensor(t):
+        if torch._C._functorch.is_batchedtensor(t):
+            return t, "vmapped"
+        t = torch._C._functorch.get_unwrapped(t)
+    t, status = _without_class(t)
+    return t, _obstacle(t) if status == "ok" else status
 
 
 def _obstacle(t: Tensor) -> Status:
@@ -273,7 +280,7 @@ def _without_class(t: Tensor) -> tuple[Tensor, Status]:
 
 
 @contextlib.contextmanager
-def _modes_off() -> Iterator[None]:
+def modes_off() -> Iterator[None]:
     """Compute beside the user's dispatch modes and function transforms."""
     with contextlib.ExitStack() as stack:
         if torch._C._functorch.peek_interpreter_stack() is not None:
