@@ -3,61 +3,45 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Final
+import struct
+from typing import Final
 
 import numpy as np
 
 from probe_nb.exponents import BINS
 from probe_nb.stats.results import Drained
-from probe_nb.store.table import ABSENT, DTYPES, Arrays, Interned, Tables
+from probe_nb.store.table import ABSENT, DTYPES, Arrays
 from probe_nb.terms import COUNTS, STATISTICS, STATUS_CODE
 
-Rows = list[Any]
-"""Rows end to end, `FIELDS` values each: one list, so that the garbage collector has no work."""
+_FIELDS: Final = {
+    **dict.fromkeys(("step", "micro_step", "call", "backward", "numel"), "q"),
+    **dict.fromkeys(("site", "dtype", "shape", "device", "result", "scale"), "i"),
+    **dict.fromkeys(("training", "recompute", "reused", "requires_grad"), "?"),
+    "status": "b",
+}
+"""What a row waits with, and as what. A result that is not there is -1, also that of a scale."""
 
-FIELDS: Final = 12
-"""The call, order, backward, site, dtype, shape, device, numel, flags, status, result, scale.
+ROW: Final = np.dtype(list(_FIELDS.items()))
+"""Rows lie end to end in plain memory: the garbage collector has no work, and the drain little."""
 
-The dtype and the device are torch's own; the others are numbers. Results that are not there are
--1, also that of the loss scale.
-"""
-
-REUSED, REQUIRES_GRAD = 1, 2
-"""Flags."""
+packed: Final = struct.Struct("=" + "".join(_FIELDS.values())).pack
+"""Write one row; it takes the values in the order of the fields."""
 
 _OK: Final = STATUS_CODE["ok"]
 _NO_FINITE: Final = STATUS_CODE["no_finite"]
-_OF_CALLS: Final = ("step", "micro_step", "call", "training", "recompute")
-_NUMBERS: Final = ("order", "backward", "site", "shape", "numel", "status")
 _NONE: Final = -1
 
 
-def _facts(rows: Rows, tables: Tables) -> tuple[Arrays, np.ndarray, np.ndarray]:
-    """Return the columns that are known without the numbers, the results and the scales."""
-    calls, *numbers = (rows[place::FIELDS] for place in range(FIELDS))
-    order, backward, site, dtype, shape, device, numel, flags, status, result, scale = numbers
-    when = [(c.step, c.micro_step, c.number, c.training, c.recompute) for c in calls]
-    found: dict[str, Any] = dict(zip(_OF_CALLS, zip(*when, strict=True), strict=True))
-    found |= zip(_NUMBERS, (order, backward, site, shape, numel, status), strict=True)
-    found["dtype"] = _codes(dtype, lambda each: str(each).removeprefix("torch."), tables.dtypes)
-    found["device"] = _codes(device, str, tables.devices)
-    block: Arrays = {name: np.array(values, DTYPES[name]) for name, values in found.items()}
-    bits = np.array(flags)
-    block["reused"], block["requires_grad"] = bits & REUSED > 0, bits & REQUIRES_GRAD > 0
-    return block, np.array(result), np.array(scale)
+def joined(waiting: bytes | bytearray, drained: Drained, rank: int, first: int) -> Arrays:
+    """Join rows with the results they point at; several rows may share one result.
 
-
-def _codes(values: list[Any], named: Callable[[Any], Any], table: Interned[Any]) -> list[int]:
-    """Return the code of each value under its name; there are few distinct ones."""
-    code = {value: table.code(named(value)) for value in set(values)}
-    return [code[value] for value in values]
-
-
-def joined(rows: Rows, drained: Drained, rank: int, tables: Tables) -> Arrays:
-    """Join rows with the results they point at; several rows may share one result."""
-    block, result, scale = _facts(rows, tables)
+    `first` is the place of the first row in the order of execution.
+    """
+    rows = np.frombuffer(waiting, ROW)
+    result, scale = rows["result"].astype(np.intp), rows["scale"]
+    block: Arrays = {name: rows[name].astype(DTYPES[name]) for name in _FIELDS if name in DTYPES}
     n = len(result)
+    block["order"] = np.arange(first, first + n, dtype=DTYPES["order"])
     block["rank"] = np.full(n, rank, DTYPES["rank"])
     block["loss_scale"] = np.full(n, np.nan)
     block["checksum"] = np.full(n, ABSENT, DTYPES["checksum"])

@@ -10,17 +10,18 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from probe_nb import devices
-from probe_nb.block import FIELDS, REQUIRES_GRAD, REUSED, Rows, joined
+from probe_nb.block import ROW, joined, packed
 from probe_nb.errors import notify
 from probe_nb.observe.calls import Call, Clock
 from probe_nb.observe.select import Watched
 from probe_nb.observe.shards import held
 from probe_nb.observe.sink import Facts, Where
-from probe_nb.stats.summary import NONE, Reducer
+from probe_nb.stats.summary import NONE, Reducer, Seen
 from probe_nb.stats.waiting import Flight
 from probe_nb.store.columns import Columns
 from probe_nb.store.table import ABSENT
@@ -42,9 +43,17 @@ _DIRECTION: Final[dict[Role, Direction]] = {
     "grad_output": "backward",
     "grad_input": "backward",
     "param_grad": "backward",
+    "update": "optimizer",
+    "state": "optimizer",
 }
-_GRADIENTS: Final = frozenset(role for role, way in _DIRECTION.items() if way == "backward")
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+
+Kind = tuple[torch.dtype, tuple[int, ...], torch.device]
+"""What a tensor is, in torch's own words."""
+
+About = tuple[Kind, int, bool]
+"""With it the number of its elements, and whether it requires grad."""
+
 _PATIENCE: Final = 8
 """Steps whose results may be under way; a device that is further behind is waited for."""
 
@@ -57,7 +66,7 @@ class Recorder:
         columns: Columns,
         clock: Clock,
         reducer: Reducer,
-        loss_scale: Callable[[], Tensor | None] = lambda: None,
+        loss_scale: Callable[[], Tensor | None] | None = None,
         rank: int | None = None,
     ) -> None:
         """Write into `columns`; `loss_scale` gives the scale gradients are multiplied by."""
@@ -66,8 +75,10 @@ class Recorder:
         self._reducer = reducer
         self._loss_scale = loss_scale
         self._rank = ABSENT if rank is None else rank
-        self._rows: Rows = []
-        self._under_way: deque[tuple[Rows, Flight]] = deque()
+        self._rows = bytearray()
+        self._under_way: deque[tuple[bytearray, Flight]] = deque()
+        self._written = 0
+        self._kinds: dict[Kind, tuple[int, int, int]] = {}
         self._scale_result = NONE
         self._scale_at: tuple[int, int] | None = None
         self._faults: set[tuple[str, str]] = set()
@@ -75,32 +86,40 @@ class Recorder:
 
     # -- the Sink ---------------------------------------------------------------------------
 
-    def tensor(self, call: Call, where: Where, t: Tensor, backward: int = -1) -> None:
+    def tensor(
+        self,
+        call: Call,
+        where: Where,
+        t: Tensor,
+        backward: int = -1,
+        scale: Tensor | None = None,
+    ) -> None:
         """Reduce a tensor and write its row."""
         with self._lock:  # a drain in between would leave the row with a number of the next
+            whole = t
             try:
-                once = where[0] not in ("param", "buffer") and ".grad" not in where[1]
                 if type(t) not in _PLAIN:
-                    whole = t
                     t, part = held(whole)
-                    where = (where[0], where[1] + part) if part else where
-                    once &= t is whole  # a part has a version of its own, which nobody counts up
-                result, status, reused = self._reducer.see(t, once=once)
+                    where = (where[0], where[1] + part, *where[2:]) if part else where
+                site = call.watched.sites.get(where) or self._site(call.watched, where)
+                once = site[1] and t is whole  # nobody counts up the version of a part
+                seen = self._reducer.see(t, once=once)
+                times = NONE if scale is None else self._reducer.see(scale, once=True)[0]
             except Exception as error:
                 self.fault(call.watched, where[0], error)
-                result, status, reused = NONE, "failed", False
+                seen, times = Seen(NONE, "failed", False), NONE
             if type(t) in _PLAIN and not t.is_nested:  # as `Facts.of`, without the name of each
-                facts = (t.dtype, tuple(t.shape), t.device, t.numel(), t.requires_grad)
+                about: About = ((t.dtype, t.shape, t.device), t.numel(), t.requires_grad)
             else:
-                facts = Facts.of(t)
-            self._write(call, where, facts, (result, status, reused), backward)
+                about = _about(Facts.of(t))
+            self._write(call, where, about, seen, backward, times=times)
 
     def absent(
         self, call: Call, where: Where, facts: Facts, status: Status, backward: int = -1
     ) -> None:
         """Write a row without numbers, with the reason."""
         with self._lock:
-            self._write(call, where, facts, (NONE, status, False), backward)
+            self._write(call, where, _about(facts), Seen(NONE, status, False), backward)
 
     def fault(self, watched: Watched | None, where: str, error: Exception) -> None:
         """Warn about an error of our own, once per module and place."""
@@ -119,39 +138,55 @@ class Recorder:
         self,
         call: Call,
         where: Where,
-        facts: tuple[torch.dtype, tuple[int, ...], torch.device, int, bool],
-        seen: tuple[int, Status, bool],
+        about: About,
+        seen: Seen,
         backward: int,
+        *,
+        times: int = NONE,
     ) -> None:
-        site = call.watched.sites.get(where)
-        if site is None:
-            site = self._site(call.watched, where)
-        dtype, shape, device, numel, requires_grad = facts
+        """Write a row; `times` is the result that holds what its tensor is multiplied by."""
+        site, _, gradient = call.watched.sites.get(where) or self._site(call.watched, where)
+        kind, numel, requires_grad = about
         result, status, reused = seen
-        flags, scale = REUSED * reused, NONE
-        if where[0] not in _GRADIENTS:
-            flags += REQUIRES_GRAD * requires_grad
-        elif result != NONE:
-            scale = self._scale(call)
-        shape_code = self._columns.tables.shapes.code(shape)
-        order, code = next(self._clock.order), STATUS_CODE[status]
-        about = (call, order, backward, site, dtype, shape_code, device, numel)
-        self._rows += (*about, flags, code, result, scale)
+        dtype, shape, device = self._kinds.get(kind) or self._kind(kind)
+        if gradient and result != NONE and self._loss_scale is not None:
+            times = self._scale(call)
+        self._rows += packed(
+            *(call.step, call.micro_step, call.number, backward, numel),
+            *(site, dtype, shape, device, result, times),
+            *(call.training, call.recompute, reused, requires_grad and not gradient),
+            STATUS_CODE[status],
+        )
 
-    def _site(self, watched: Watched, where: Where) -> int:
+    def _site(self, watched: Watched, where: Where) -> tuple[int, bool, bool]:
+        """Return the code of a site, and what follows from where it is."""
         role, leaf = where[0], printable(where[1])
-        site = Site(watched.model, watched.path, watched.type, "", _DIRECTION[role], role, leaf)
-        code = watched.sites[where] = self._columns.tables.sites.code(site)
-        return code
+        way = _DIRECTION[role] if len(where) == 2 else where[2]  # noqa: PLR2004 - role and leaf
+        site = Site(watched.model, watched.path, watched.type, watched.api, way, role, leaf)
+        once = role not in ("param", "buffer") and ".grad" not in leaf and way != "optimizer"
+        known = (self._columns.tables.sites.code(site), once, way == "backward")
+        watched.sites[where] = known
+        return known
+
+    def _kind(self, kind: Kind) -> tuple[int, int, int]:
+        """Return the codes of what a tensor is."""
+        tables, (dtype, shape, device) = self._columns.tables, kind
+        codes = (
+            tables.dtypes.code(str(dtype).removeprefix("torch.")),
+            tables.shapes.code(tuple(shape)),
+            tables.devices.code(str(device)),
+        )
+        self._kinds[kind] = codes
+        return codes
 
     def _scale(self, call: Call) -> int:
         """Return the result that holds the loss scale in force, read once per micro step."""
         now = (call.step, call.micro_step)
         if self._scale_at != now:
-            scale = self._loss_scale()
+            scale = None if self._loss_scale is None else self._loss_scale()
             if scale is None:
                 return NONE
-            self._scale_result = self._reducer.see(scale, once=False).result
+            self._scale_result = self._reducer.see(scale, once=False)[0]
             self._scale_at = now
         return self._scale_result
 
@@ -169,7 +204,7 @@ class Recorder:
         with self._lock:
             self._scale_at = None
             if self._rows:
-                rows, self._rows = self._rows, []
+                rows, self._rows = self._rows, bytearray()
                 self._under_way.append((rows, self._reducer.depart()))
             else:
                 self._reducer.forget()
@@ -179,21 +214,28 @@ class Recorder:
                 try:
                     self._land(rows, flight)
                 except Exception as error:
-                    lost.append(f"rows of step {rows[0].step} were lost: {error!r}")
+                    step = np.frombuffer(rows, ROW)["step"][0]
+                    lost.append(f"rows of step {step} were lost: {error!r}")
         return lost
 
-    def _land(self, rows: Rows, flight: Flight) -> None:
+    def _land(self, rows: bytearray, flight: Flight) -> None:
         drained, errors = flight.land()
         for error in errors:
             notify(f"probe_nb lost results of {error}")
-        self._columns.append(joined(rows, drained, self._rank, self._columns.tables))
+        first, self._written = self._written, self._written + len(rows) // ROW.itemsize
+        self._columns.append(joined(rows, drained, self._rank, first))
 
     @property
     def waiting(self) -> int:
         """Number of rows that wait for the drain."""
-        return len(self._rows) // FIELDS
+        return len(self._rows) // ROW.itemsize
 
     def forget(self) -> None:
         """Drop what waits, after a drain failed; nothing of a device is kept."""
-        self._rows = []
+        self._rows = bytearray()
         self._under_way.clear()
+
+
+def _about(facts: Facts) -> About:
+    dtype, shape, device, numel, requires_grad = facts
+    return (dtype, shape, device), numel, requires_grad

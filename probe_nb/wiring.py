@@ -92,7 +92,7 @@ def wired(
         run.columns,
         clock,
         Reducer(reduce_once=options.reduce_once),
-        scaling.scale if scaling is not None else lambda: None,
+        scaling.scale if scaling is not None else None,
         info.rank,
     )
     roles, tasks = frozenset(options.roles), Tasks(clock)

@@ -6,11 +6,10 @@ call: it is there in every thread, and it is gone when the module raised, whatev
 
 from __future__ import annotations
 
-import itertools
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -92,7 +91,6 @@ class Clock:
     step: int = -1
     micro_step: int = -1
     recording: bool = False
-    order: itertools.count[int] = field(default_factory=itertools.count)
     by_hand: bool = False
     due: bool = False
     begun: bool = False

@@ -13,7 +13,7 @@ from torch import nn
 
 from probe_nb.errors import ModelError, SelectionError, closest
 from probe_nb.observe.calls import Call
-from probe_nb.terms import Role, printable, shown
+from probe_nb.terms import printable, shown
 
 if TYPE_CHECKING:
     from probe_nb.observe.tasks import When
@@ -62,7 +62,10 @@ class Watched:
     """It ran while `run.only` recorded something else, or it under another name."""
     home: Watched | None = None
     """Of one that `run.only` names: the module under its own path, or itself if it has none."""
-    sites: dict[tuple[Role, str], int] = field(default_factory=dict)
+    api: str = ""
+    """Of what is no module: the name that its rows have beside its class."""
+    sites: dict[tuple[str, ...], tuple[int, bool, bool]] = field(default_factory=dict)
+    """Of each site its code, whether a tensor there may be known, and whether it is a gradient."""
     shell: weakref.ref[nn.Module] | None = None
     """The wrapper around it; of several the one that spreads it over processes."""
     _parameters: dict[tuple[int, int], Call] = field(default_factory=dict)

@@ -6,9 +6,10 @@ Results wait here until the drain, on the device where they were computed.
 from __future__ import annotations
 
 import contextlib
+import functools
+import operator
 import weakref
 from collections.abc import Hashable, Iterator
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -39,9 +40,22 @@ _ORDINARY: Final = frozenset(
 )
 """Types about which nothing needs a second look: those of a plain CPU tensor are most often."""
 
-_STRIDED: Final = torch.strided
+_keys: Final = torch._C._dispatch_keys
+_Key: Final = torch._C.DispatchKey
+_DENSE: Final = frozenset(
+    functools.reduce(operator.or_, map(torch._C.DispatchKeySet, keys)).raw_repr()
+    for keys in (
+        (_Key.CPU, _Key.AutocastCPU, _Key.AutogradCPU, _Key.ADInplaceOrView),
+        (_Key.CPU, _Key.AutocastCPU),  # of inference mode
+    )
+)
+"""Where torch looks for the operators of a dense CPU tensor, as a number.
+
+A tensor of another kind (on another device, sparse, nested, wrapped by a transform, conjugated)
+has others, so that one question tells it apart from all of them.
+"""
+
 _is_batched: Final = torch._C._functorch.is_legacy_batchedtensor
-_is_wrapped: Final = torch._C._functorch.is_functorch_wrapped_tensor
 _engine: Final[Any] = torch.autograd.Variable._execution_engine
 _graph_task: Final = torch._C._current_graph_task_id
 _COMPRESSED: Final = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
@@ -53,6 +67,10 @@ class Seen(NamedTuple):
     result: int
     status: Status
     reused: bool
+
+
+_seen: Final = functools.partial(tuple.__new__, Seen)
+"""Makes one in half the time."""
 
 
 class Reducer:
@@ -82,9 +100,8 @@ class Reducer:
         `once` is the caller's word that the tensor may be looked up by its storage: an
         activation or a gradient, not a parameter or a buffer.
         """
-        plain = type(t) in _PLAIN and t.is_cpu and t.dtype in _ORDINARY and t.layout is _STRIDED
-        if plain and not (t.is_nested or _is_wrapped(t) or _is_batched(t) or _modes_on()):
-            return self._taken(t, 0, once=once) if t.numel() else Seen(NONE, "empty", False)
+        if type(t) in _PLAIN and _keys(t).raw_repr() in _DENSE and t.dtype in _ORDINARY:
+            return self._taken(t, 0, once=once) if t.numel() else _seen((NONE, "empty", False))
         with torch._C.DisableTorchFunction(), modes_off():
             try:
                 t, zeros, status = _measurable(t)
@@ -92,19 +109,19 @@ class Reducer:
                     return self._taken(t, zeros, once=once)
             except NotImplementedError:  # torch has no such operator for this kind of tensor
                 status = "unsupported"
-            return Seen(NONE, status, False)
+            return _seen((NONE, status, False))
 
     def _taken(self, t: Tensor, zeros: int, *, once: bool) -> Seen:
-        if not once or not self._once or t.is_inference() or t.layout is not _STRIDED:
-            return Seen(self._reduce(t, zeros), "ok", False)
+        if not once or not self._once or t.is_inference():
+            return _seen((self._reduce(t, zeros), "ok", False))
         if _graph_task() != -1:
             return self._taken_in_backward(t, zeros)
         key = self._key(t, zeros)
         found = self._known.get(key)
         if found is None:
             self._known[key] = result = self._reduce(t, zeros)
-            return Seen(result, "ok", False)
-        return Seen(found, "ok", True)
+            return _seen((result, "ok", False))
+        return _seen((found, "ok", True))
 
     def _taken_in_backward(self, t: Tensor, zeros: int) -> Seen:
         """Look a gradient up by the tensor itself, which autograd hands from node to node.
@@ -114,12 +131,12 @@ class Reducer:
         """
         known = self._gradients.get(id(t))
         if known is not None and known[0]() is t and known[1] == t._version:
-            return Seen(known[2], "ok", True)
+            return _seen((known[2], "ok", True))
         result = self._reduce(t, zeros)
         if not self._gradients:  # torch does not swap tensors that are weakly referenced
             _engine.queue_callback(self._gradients.clear)
         self._gradients[id(t)] = (weakref.ref(t), t._version, result)
-        return Seen(result, "ok", False)
+        return _seen((result, "ok", False))
 
     def _key(self, t: Tensor, zeros: int) -> Hashable:
         """Name the elements of a tensor: their storage, where they lie in it, and its version.
@@ -149,7 +166,8 @@ class Reducer:
             return self._on_device(t, zeros)
         row = self._kernel.reduce_plain(t) if type(t) in _PLAIN else NONE
         if row == NONE:
-            row = self._kernel.results.put(host.summarize(t.detach(), self._scratch))
+            with modes_off():
+                row = self._kernel.results.put(host.summarize(t.detach(), self._scratch))
         if zeros:
             self._kernel.results.add_zeros(row, zeros)
         return row
@@ -163,11 +181,11 @@ class Reducer:
             rows, launched = there.launched.setdefault(stream, (gpu.Rows(t.device), []))
             if (done := rows.reduce(t)) is not None:
                 place, repeats = done
-                decode = partial(gpu.decode, n=t.numel() // repeats, repeats=repeats)
+                decode = functools.partial(gpu.decode, n=t.numel() // repeats, repeats=repeats)
                 launched.append(Waiting(row, zeros, decode, [], place))
                 return row
         words, repeats, kind = eager.summarize(t, float64=devices.has_float64(t))
-        decode = partial(eager.decode, repeats=repeats, kind=kind)
+        decode = functools.partial(eager.decode, repeats=repeats, kind=kind)
         there.eager.append(Waiting(row, zeros, decode, words))
         return row
 
@@ -288,10 +306,3 @@ def modes_off() -> Iterator[None]:
         if torch._C._len_torch_dispatch_stack():
             stack.enter_context(_disable_current_modes())
         yield
-
-
-def _modes_on() -> bool:
-    """Tell whether there is a mode or a transform to step aside from."""
-    if torch._C._len_torch_dispatch_stack():
-        return True
-    return torch._C._functorch.peek_interpreter_stack() is not None

@@ -189,10 +189,12 @@ class Kernel:
         if not x.is_contiguous():
             n, end, dims, repeats = _lay(x, scratch)
         # a lazy copy has no memory of its own: asking for its address would make it a real one
-        if not 0 < n <= MOST or x.is_neg() or _is_lazy(x) or not has_memory(x, end):
+        if not 0 < n <= MOST or x.is_neg() or _is_lazy(x):
             return -1
         address = x.data_ptr()
-        if address % scratch.size:
+        if not address or address % scratch.size:
+            return -1
+        if _graph_task() == -1 and not has_memory(x, end):
             return -1
         results = self.results
         chunk = results.chunk if results.chunk.used < ROWS else results.room()
@@ -227,4 +229,5 @@ def _lay(x: Tensor, scratch: _Scratch) -> tuple[int, int, int, int]:
     return n, 1 + sum((size - 1) * stride for size, stride in gaps), len(gaps), repeats
 
 
+_graph_task: Final = torch._C._current_graph_task_id
 _is_lazy: Final[Callable[[Tensor], bool]] = torch._C._is_cow_tensor  # type: ignore[attr-defined]
