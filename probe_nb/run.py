@@ -26,6 +26,7 @@ from probe_nb.store.columns import Columns
 from probe_nb.store.filters import chosen, line, summed
 from probe_nb.store.table import COLUMNS, stored, to_frame
 from probe_nb.terms import RunInfo
+from probe_nb.view.plots import Plots
 
 
 class Run:
@@ -316,6 +317,11 @@ class Run:
         from probe_nb.view import report
 
         return report.bundle(self)
+
+    @property
+    def plot(self) -> Plots:
+        """The plots of this run: `run.plot.histogram("fc1")`, `run.plot.heatmap()` and others."""
+        return Plots(self)
 
     def inspect(self) -> Any:
         """Return the inspector widget over this run, live while the session is open."""

@@ -44,17 +44,7 @@ def of_site(
     model: str | None,
 ) -> pd.DataFrame:
     """Return `step` and some other columns of the rows of one module in one role."""
-    if role not in ROLES:
-        near = closest(role, ROLES)
-        raise SelectionError(f"`{role}` is not a role.{near} Known: {', '.join(ROLES)}.")
-    filters = {"module": module, "model": model, "role": [role], "leaf": leaf}
-    rows = chosen(columns, filters, ("step", "direction", "model", "module", "leaf", *names))
-    if rows.empty:
-        there = chosen(columns, {"module": module}, ("role",))
-        roles = [str(r) for r in there["role"].unique()]
-        raise SelectionError(
-            f"`{shown(module)}` has no `{role}` rows; it has {', '.join(roles) or 'none'}."
-        )
+    rows = of_sites(columns, module, role, names, leaf=leaf, model=model)
     found = rows[["model", "module"]].drop_duplicates()
     if len(found) > 1:
         paths = [f"`{shown(str(row.module))}` of `{row.model}`" for row in found.itertuples()]
@@ -62,7 +52,48 @@ def of_site(
             f"`{shown(module)}` matches {len(found)} modules, {paths[0]} and {paths[1]} among "
             "them. Give the path of one, and `model=` if several models have it."
         )
+    return rows
+
+
+def of_sites(
+    columns: Columns,
+    module: str | Sequence[str] | None,
+    role: str,
+    names: Sequence[str] = (),
+    *,
+    leaf: str | None = None,
+    model: str | None = None,
+) -> pd.DataFrame:
+    """Return the same of the modules that match, None for all."""
+    if role not in ROLES:
+        near = closest(role, ROLES)
+        raise SelectionError(f"`{role}` is not a role.{near} Known: {', '.join(ROLES)}.")
+    filters = {"module": module, "model": model, "role": [role], "leaf": leaf}
+    wanted = ("step", "direction", "model", "module", "leaf", *names)
+    rows = chosen(columns, filters, wanted)
+    if rows.empty:
+        there = chosen(columns, {"module": module}, ("role",))
+        roles = [str(r) for r in there["role"].unique()]
+        raise SelectionError(
+            f"{_named(module)} no `{role}` rows; it has {', '.join(roles) or 'none'}."
+        )
     return counted_once(rows, leaf)
+
+
+def _named(module: str | Sequence[str] | None) -> str:
+    """Begin a sentence about what was asked for."""
+    if module is None:
+        return "This run has"
+    several = [module] if isinstance(module, str) else module
+    return f"{', '.join(f'`{shown(each)}`' for each in several)} has"
+
+
+def check_stat(stat: str) -> None:
+    """Raise unless this is a statistic or a count."""
+    known = (*STATISTICS, *COUNTS)
+    if stat not in known:
+        near = closest(stat, known)
+        raise SelectionError(f"`{stat}` is not a statistic.{near} Known: {', '.join(known)}.")
 
 
 def counted_once(rows: pd.DataFrame, leaf: str | None) -> pd.DataFrame:
@@ -95,10 +126,7 @@ def line(
     model: str | None,
 ) -> pd.Series:
     """Return one statistic of one site over steps, as `Run.history` says."""
-    known = (*STATISTICS, *COUNTS)
-    if stat not in known:
-        near = closest(stat, known)
-        raise SelectionError(f"`{stat}` is not a statistic.{near} Known: {', '.join(known)}.")
+    check_stat(stat)
     rows = of_site(columns, module, role, (stat, "numel"), leaf=leaf, model=model)
     found = joined(rows, stat).astype("float64")  # NaN, a gap in a line, where there is no number
     found.name = f"{shown(module)} {role} {stat}"

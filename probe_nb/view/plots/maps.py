@@ -1,0 +1,252 @@
+"""Numbers as colours over steps: modules below each other, or the exponents of one site."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from matplotlib import colors
+from matplotlib.axes import Axes
+from matplotlib.collections import PatchCollection
+from matplotlib.image import AxesImage
+from matplotlib.patches import Patch, Rectangle
+
+from probe_nb.exponents import Histogram
+from probe_nb.view.plots import style
+from probe_nb.view.plots.data import Booleans, Floats, Grid
+from probe_nb.view.plots.style import Palette
+
+_ROW: Final = 0.17
+"""Inches that the row of a module takes where there is room."""
+
+_TALLEST: Final = 9.0
+_NEAR: Final = 10.0
+"""Numbers whose ratio is below this are coloured on a linear scale, others on a log scale."""
+
+
+def heatmap(ax: Axes | None, grid: Grid, title: str, label: str) -> Axes:
+    """Draw one statistic of modules, in execution order, over steps."""
+    ax, colours = style.axes(ax, 8.0, height_of(len(grid.keys)))
+    values = np.where(grid.bad, np.nan, grid.values)
+    zeros = values == 0
+    signed = bool((values < 0).any())
+    norm = _norm(values, signed=signed)
+    shown = values if signed else np.where(zeros, np.nan, values)
+    cmap = colours.signed() if signed else colours.magnitudes()
+    image = ax.imshow(
+        np.ma.masked_invalid(shown), norm=norm, cmap=cmap, aspect="auto", interpolation="nearest"
+    )
+    entries = [*bad_cells(ax, grid.bad, colours)]
+    if not signed:
+        entries += _cells(ax, zeros, colours.soft, "exactly 0")
+    first = grid.first_bad()
+    style.names_down(ax, grid.names, None if first is None else first[0])
+    style.steps_along(ax, grid.steps.tolist())
+    style.title(ax, title)
+    _bar(ax, image, label)
+    below(ax, entries)
+    _say(image, grid)
+    return ax
+
+
+def height_of(rows: int) -> float:
+    """Return the height of a figure with a row per module, in inches."""
+    return min(_TALLEST, max(2.4, 1.1 + _ROW * rows))
+
+
+def _norm(values: Floats, *, signed: bool) -> colors.Normalize:
+    """Return a log scale where numbers differ much, a linear one where they do not."""
+    sizes = np.abs(values[np.isfinite(values) & (values != 0)])
+    if not len(sizes):
+        return colors.Normalize(0.0, 1.0)
+    low, high = float(sizes.min()), float(sizes.max())
+    wide = high >= _NEAR * low
+    if signed:
+        if wide:
+            return colors.SymLogNorm(max(low, high * 1e-6), vmin=-high, vmax=high)
+        return colors.Normalize(-high, high)
+    return colors.LogNorm(low, high) if wide else colors.Normalize(low, high)
+
+
+def bad_cells(
+    ax: Axes, bad: Booleans, colours: Palette, first: float = 0.0
+) -> list[tuple[Patch, str]]:
+    """Cover cells that are not finite: a colour of their own, hatched, never too thin to see."""
+    if not bad.any():
+        return []
+    boxes = _runs(bad, first)
+    ground = PatchCollection(boxes, facecolor=colours.alarm, edgecolor=colours.alarm, linewidth=1)
+    ground.set_gid("bad")
+    hatch = PatchCollection(boxes, facecolor="none", edgecolor=colours.page, linewidth=0)
+    hatch.set_hatch("////")
+    for each in (ground, hatch):
+        ax.add_collection(each, autolim=False)
+    sample = Patch(facecolor=colours.alarm, edgecolor=colours.page, hatch="////", linewidth=0)
+    return [(sample, "NaN or Inf")]
+
+
+def _cells(ax: Axes, cells: Booleans, colour: str, words: str) -> list[tuple[Patch, str]]:
+    """Cover cells with one colour."""
+    if not cells.any():
+        return []
+    made = PatchCollection(_runs(cells), facecolor=colour, edgecolor="none")
+    made.set_gid(words)
+    ax.add_collection(made, autolim=False)
+    return [(Patch(facecolor=colour), words)]
+
+
+def _runs(cells: Booleans, first: float = 0.0) -> list[Rectangle]:
+    """Return boxes around the cells, neighbours in a row in one; the first row is at `first`."""
+    edges = np.diff(np.pad(cells.astype(np.int8), ((0, 0), (1, 1))), axis=1)
+    rows, begins = np.nonzero(edges == 1)
+    _, ends = np.nonzero(edges == -1)
+    return [
+        Rectangle((begin - 0.5, first + row - 0.5), end - begin, 1.0)
+        for row, begin, end in zip(rows.tolist(), begins.tolist(), ends.tolist(), strict=True)
+    ]
+
+
+def below(ax: Axes, entries: Sequence[tuple[Patch, str]]) -> None:
+    """Explain cells above the right end of the axes, where no data is."""
+    style.legend(
+        ax,
+        entries,
+        loc="lower right",
+        bbox_to_anchor=(1.0, 1.0),
+        ncols=len(entries) or 1,
+        frameon=False,
+        borderaxespad=0.1,
+        handlelength=1.4,
+    )
+
+
+def _bar(ax: Axes, image: AxesImage, label: str) -> None:
+    figure: Any = ax.get_figure(root=True)
+    bar = figure.colorbar(image, ax=ax, label=label, pad=0.015, aspect=28)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize="small")
+
+
+def _say(image: AxesImage, grid: Grid) -> None:
+    """Let an interactive window say which module, which step and which number the mouse is at."""
+
+    def said(x: float, y: float) -> str:
+        row, column = round(y), round(x)
+        if not (0 <= row < len(grid.keys) and 0 <= column < len(grid.steps)):
+            return ""
+        number = style.written(grid.values[row, column])
+        bad = ", NaN or Inf" if grid.bad[row, column] else ""
+        return f"{style.name(grid.names[row])}, step {grid.steps[column]}: {number}{bad}"
+
+    image.axes.format_coord = said  # type: ignore[method-assign]
+
+
+# -- histograms over steps -----------------------------------------------------------------------
+
+
+_LABELS: Final = 9
+"""Powers of two that are written beside the exponents, and not more."""
+
+
+@dataclass(frozen=True)
+class Exponents:
+    """The exponents of one site over steps.
+
+    Attributes:
+        low: The exponent of the first row.
+        shares: One row per exponent, one column per step: the share of all elements; NaN where
+            nothing was counted.
+        zero: The share that is 0, per step.
+        bad: The share that is not finite, per step.
+    """
+
+    low: int
+    shares: Floats
+    zero: Floats
+    bad: Floats
+
+
+def exponents_of(found: Sequence[Histogram | None]) -> Exponents:
+    """Lay the histograms of steps beside each other."""
+    counts = [None if each is None else each.exponents() for each in found]
+    seen = np.concatenate([each[0] for each in counts if each is not None])
+    low, high = (int(seen.min()), int(seen.max())) if len(seen) else (0, 0)
+    shares = np.full((high - low + 1, len(found)), np.nan)
+    zero, bad = np.full(len(found), np.nan), np.full(len(found), np.nan)
+    for place, (each, pair) in enumerate(zip(found, counts, strict=True)):
+        if each is None or pair is None or not each.total:
+            continue
+        shares[:, place] = 0.0
+        shares[pair[0] - low, place] = pair[1] / each.total
+        zero[place] = each.zero / each.total
+        bad[place] = (each.nan + each.posinf + each.neginf) / each.total
+    return Exponents(low, shares, zero, bad)
+
+
+def histograms(
+    ax: Axes | None,
+    steps: Sequence[int],
+    found: Exponents,
+    title: str,
+    limits: dict[str, float],
+) -> Axes:
+    """Draw the exponents of one site over steps, with some exponents named."""
+    ax, colours = style.axes(ax, 8.0, 4.0)
+    rows = len(found.shares)
+    bottom = np.full((2, len(steps)), np.nan)  # a gap, so that zeros are no exponent
+    bottom[0] = found.zero
+    table = np.vstack([bottom, found.shares])
+    shown = np.where(table > 0, table, np.nan)
+    least = float(np.nanmin(shown)) if np.isfinite(shown).any() else 1e-3
+    image = ax.imshow(
+        np.ma.masked_invalid(shown),
+        norm=colors.LogNorm(min(least, 0.5), 1.0),
+        cmap=colours.magnitudes(),
+        aspect="auto",
+        interpolation="nearest",
+        origin="lower",
+        extent=(-0.5, len(steps) - 0.5, found.low - 2.5, found.low + rows - 0.5),
+    )
+    top = found.low + rows - 0.5
+    bad = np.nan_to_num(found.bad)[None] > 0
+    entries = bad_cells(ax, bad, colours, top + 1.25)
+    ax.set_ylim(found.low - 2.5, top + (2.0 if len(entries) else 0.0))
+    _exponent_ticks(ax, found.low, found.low + rows - 1)
+    _limits(ax, limits, colours)
+    style.steps_along(ax, list(steps))
+    ax.set_ylabel("magnitude")
+    style.title(ax, title)
+    _bar(ax, image, "share of the elements")
+    below(ax, entries)
+    return ax
+
+
+def _exponent_ticks(ax: Axes, low: int, high: int) -> None:
+    size = next((size for size in (1, 2, 4, 8, 16, 32) if (high - low) / size <= _LABELS), 64)
+    ticks = [each for each in range(low, high + 1) if each % size == 0]
+    # a row holds [2**e, 2**(e+1)): its lower edge is 2**e
+    ax.set_yticks(
+        [low - 2.0, *(each - 0.5 for each in ticks)], ["0", *(f"$2^{{{each}}}$" for each in ticks)]
+    )
+
+
+def _limits(ax: Axes, limits: dict[str, float], colours: Palette) -> None:
+    """Draw the limits of a dtype as far as they are in view."""
+    low, high = ax.get_ylim()
+    for words, exponent in limits.items():
+        y = exponent - 0.5
+        if low + 2 < y <= high:
+            ax.axhline(y, color=colours.text, linewidth=1.0, linestyle="--")
+            ax.annotate(
+                words,
+                (1, y),
+                (-4, 2),
+                ("axes fraction", "data"),
+                "offset points",
+                ha="right",
+                va="bottom",
+                color=colours.text,
+                fontsize="small",
+            )
