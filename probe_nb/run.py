@@ -13,6 +13,7 @@ import pandas as pd
 
 from probe_nb.analysis import findings, missed
 from probe_nb.analysis.finding import Finding
+from probe_nb.analysis.origins import Origin, first_nonfinite
 from probe_nb.analysis.tally import Tally
 from probe_nb.analysis.thresholds import with_changes
 from probe_nb.analysis.verdict import Judge
@@ -282,6 +283,30 @@ class Run:
             return Judge(tally).findings(self.info)
         with reading(self) as builder:
             return builder.judge.findings(self.info)
+
+    # -- what is the matter ----------------------------------------------------------------------
+
+    def first_nonfinite(self) -> Origin | None:
+        """Return where the first NaN or Inf was born, None if there is none but on purpose.
+
+        It is the first call, in execution order, whose inputs, parameters and buffers were finite
+        and whose result was not, in the forward, in the backward or at the optimizer; or the two
+        modules between which it arose, where the fault lies in the code of their parent. Only what
+        was recorded can be said: a role that is missing is named in its `detail`.
+
+        -Inf as in masks and log-probabilities is no fault unless it turns into NaN or +Inf, or is
+        what a loss or the model gives out; nor are gradients that overflow under a `GradScaler`
+        which finds its scale again. See `docs/find-a-nan.md`.
+
+        >>> import torch, probe_nb as probe
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Softmax(dim=-1))
+        >>> with probe.watch(model) as run:
+        ...     _ = model(torch.full((1, 2), torch.inf))
+        >>> run.first_nonfinite().sentence
+        '+Inf first appeared at step 0 in (root) (forward input)'
+        """
+        self.flush()
+        return first_nonfinite(self.columns, self.info)
 
     # -- what was not seen --------------------------------------------------------------------
 

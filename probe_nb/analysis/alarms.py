@@ -12,7 +12,7 @@ Three things look like a fault and are none:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,6 +149,18 @@ def _range(
     return saturated, (block["absmax"] >= near) & ~mask & ~narrow
 
 
+class Scaled(Protocol):
+    """Which records of a block were measured under a loss scale, and which are not finite."""
+
+    @property
+    def scaled(self) -> NDArray[np.bool_]:
+        """Gradients that were measured under a loss scale."""
+
+    @property
+    def loud(self) -> NDArray[np.bool_]:
+        """What is not finite."""
+
+
 @dataclass
 class ScalerSteps:
     """The steps whose gradients were measured under a loss scale.
@@ -168,7 +180,7 @@ class ScalerSteps:
     site: int = -1
     scale: float = np.nan
 
-    def add(self, block: Arrays, found: Found, first_row: int) -> None:
+    def add(self, block: Arrays, found: Scaled, first_row: int) -> None:
         """Take in the scaled gradients of a block."""
         rows = np.flatnonzero(found.scaled)
         if not len(rows):

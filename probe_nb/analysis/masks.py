@@ -1,0 +1,122 @@
+"""What is not finite on purpose: -Inf as masks have it, NaN that a model is made to be fed with.
+
+-Inf counts where it did harm: a call that took it gave out NaN or +Inf, or it is what a loss or the
+model gave out. Then it was born where it first came out, unless that is where it always does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from probe_nb.analysis import forward
+from probe_nb.analysis.births import Birth, Step
+from probe_nb.analysis.calls import Call
+
+
+def is_handled(step: Step, place: int) -> bool:
+    """Tell whether NaN was fed on purpose: the call that took it made numbers of it.
+
+    While the step goes on, a call that has not ended may still do so.
+    """
+    calls, call = step.calls, step.calls.of[place]
+    if call is None or calls.site(place).role != "input" or calls.block["posinf_count"][place] > 0:
+        return False
+    around = call.parent
+    if around is not None and not any(calls.same(p, place) for p in step.hard(around.inputs)):
+        return False
+    return step.all_finite(call.outputs) if call.outputs else not step.complete
+
+
+def source(step: Step, call: Call, place: int, found: Birth) -> Birth | None:
+    """Return the birth of the -Inf that became something worse here, None if it was none.
+
+    A birth it is not where it came from outside, where it was in earlier steps too, and where
+    another call took the very same tensor and did well: then it is a mask, and the fault is here.
+    """
+    calls = step.calls
+    if found.phase != "forward":
+        return None
+    code = call if found.why in ("own", "after") else call.parent
+    weights = [] if code is None else calls.owns(code.site, "param")
+    if spoilt := step.soft(weights):
+        return step.born("parameter", "held", spoilt[0], proof=[*call.inputs, place])
+    taken = _taken(step, call, place, found)
+    given = [p for each in taken if (p := _given(step, each, call)) is not None]
+    if given and (giver := calls.of[min(given)]) is not None:
+        return forward.gave(step, giver, min(given))
+    first = next((p for p in taken if calls.site(p).leaf == "0"), None)
+    if first is not None and found.why == "own" and weights and call.parent is not None:
+        return forward.arrived(step, call, first)  # no mask: weights are applied to it
+    return None
+
+
+def shown(step: Step, users: Iterable[Call]) -> Birth | None:
+    """Return the birth of a -Inf that went through a module whose gradient is the first to show it."""
+    for call in users:
+        for place in step.soft(call.outputs):
+            given = _given(step, place, call)
+            if given is not None and (giver := step.calls.of[given]) is not None:
+                return forward.gave(step, giver, given)
+            taken = [p for each in step.soft(call.inputs) if (p := _given(step, each, call))]
+            if taken and (giver := step.calls.of[taken[0]]) is not None:
+                return forward.gave(step, giver, taken[0])
+    return None
+
+
+def _taken(step: Step, call: Call, place: int, found: Birth) -> list[int]:
+    """Return the records with -Inf that the code where it happened had at hand."""
+    if found.between is None:
+        return step.soft(call.inputs)
+    around = call if found.why == "after" else call.parent
+    last = step.calls.last_before(place, around, call)
+    return [] if last is None else step.soft(last.outputs)
+
+
+def _given(step: Step, place: int, taker: Call) -> int | None:
+    """Return the output in which a tensor with -Inf came out first, None if it does not count."""
+    calls = step.calls
+    same = [p for p in step.soft(range(len(calls))) if calls.same(p, place)]
+    given = [p for p in same if p <= place and calls.site(p).role == "output"]
+    giver = calls.of[given[0]] if given else None
+    if giver is None or int(calls.block["site"][given[0]]) in step.usual:
+        return None
+    users = [user for p in same if calls.site(p).role == "input" and (user := calls.of[p])]
+    if any(u is not taker and u.outputs and step.all_finite(u.outputs) for u in users):
+        return None
+    taken = [p for p in giver.inputs if not calls.finite(p)]
+    if not taken:
+        return given[0]
+    return next((p for each in step.soft(taken) if (p := _given(step, each, giver))), None)
+
+
+def at_the_end(step: Step) -> Birth | None:
+    """Return the birth of a -Inf that is what a loss or the model gave out."""
+    calls = step.calls
+    given = [p for p in step.soft(range(len(calls))) if calls.site(p).role == "output"]
+    end = next((p for p in given if _is_an_end(step, p)), None)
+    if end is None:
+        return None
+    first = next(p for p in given if calls.same(p, end) or p == end)
+    call = calls.of[first]
+    if call is None:
+        return None
+    return source(step, call, first, found := forward.gave(step, call, first)) or found
+
+
+def _is_an_end(step: Step, place: int) -> bool:
+    """Tell whether a record is what a loss gave out, or what leaves the model and is lost on it."""
+    calls, call = step.calls, step.calls.of[place]
+    if call is None:
+        return False
+    if call.site.type.endswith("Loss"):
+        return True
+    leaves = not call.path if step.rooted else place == _last_output(step)
+    if not leaves or call.parent is not None:
+        return False
+    if call.grad_outputs and step.all_finite(call.grad_outputs):
+        return False  # its loss made numbers of it
+    return step.complete or (step.rooted and not calls.block["requires_grad"][place])
+
+
+def _last_output(step: Step) -> int:
+    return max((call.outputs[-1] for call in step.calls.calls if call.outputs), default=-1)

@@ -1,0 +1,251 @@
+"""A birth in words: the sentence, what speaks for it, and what to look at."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from probe_nb.analysis.advice import advice_for
+from probe_nb.analysis.births import Birth
+from probe_nb.analysis.words import module, number, plural, tensor
+from probe_nb.store.columns import Columns, Filter
+from probe_nb.terms import COUNTS, STATISTICS, RunInfo, Site, shown
+
+_COUNTED: Final = (("nan_count", "NaN"), ("posinf_count", "+Inf"), ("neginf_count", "-Inf"))
+_LOOK: Final = {
+    "after": "Look at the code of its forward that follows this child.",
+    "before": "Look at the code of its forward that comes before this child.",
+    "between": "Look at the code of its forward between the two.",
+    "held": "Look at how it was made or loaded, and at the optimizer step before.",
+    "fed": "Look at the batch of this step.",
+    "loss": "Look at the loss, and at what else is computed from the output of the model.",
+    "weight": "Look at the largest values that this module was fed with.",
+    "handed": "Look at what changes gradients after the backward: clipping, unscaling, your own "
+    "code.",
+    "stepped": "Look at the learning rate, at `eps`, and at the state of this parameter.",
+}
+_BACKWARD: Final = (
+    "Its derivative has a pole where its value is fine: sqrt or norm at 0, division, log, or a "
+    "`torch.where` whose other branch is not finite."
+)
+_SHOWN: Final = 4
+
+
+class Words:
+    """What is said of one birth."""
+
+    def __init__(self, columns: Columns, birth: Birth, info: RunInfo | None = None) -> None:
+        """Look up the records that speak for it."""
+        self._columns = columns
+        self._birth = birth
+        self._info = info
+        sites = columns.tables.sites.values
+        self._several = len({site.model for site in sites if site.model}) > 1
+        names = ("site", "numel", "dtype", *STATISTICS, *COUNTS)
+        self._rows = sorted({birth.row, *birth.proof})
+        self._found = columns.take(self._rows, names)
+
+    # -- what happened ----------------------------------------------------------------------------
+
+    def sentence(self) -> str:
+        """Say what appeared, when and where."""
+        birth = self._birth
+        begin = f"{birth.kind} first appeared at step {birth.step}"
+        if birth.between is None:
+            return f"{begin} in {self._place(birth.site)}"
+        return f"{begin} {self._between(*birth.between)}"
+
+    def _between(self, finite: str, not_finite: str) -> str:
+        birth = self._birth
+        first, second, around = (shown(p) for p in (finite, not_finite, birth.at.module))
+        of = f"in the {'backward' if birth.phase == 'backward' else 'forward'} of {around}"
+        if birth.phase == "backward":
+            return self._between_backward(first, second, of)
+        if birth.why == "after":
+            return f"after {first} (output {self._state(finite, 'output')}): {of}"
+        if birth.why == "before":
+            state = self._state(finite, "input")
+            return f"before {second} (its input was not finite): {of}, whose input was {state}"
+        state = self._state(finite, "output")
+        return f"between {first} (output {state}) and {second} (its input was not): {of}"
+
+    def _between_backward(self, first: str, second: str, of: str) -> str:
+        if self._birth.why == "after":
+            return f"after {first} (its gradient was finite): {of}"
+        if self._birth.why == "before":
+            return f"before {second} (the gradient that arrived there was not finite): {of}"
+        return (
+            f"between {first} (its gradient was finite) and {second} (the gradient that arrived "
+            f"there was not): {of}"
+        )
+
+    def _place(self, site: Site) -> str:
+        return f"{module(site, several=self._several)} ({tensor(site)})"
+
+    # -- what speaks for it -----------------------------------------------------------------------
+
+    def detail(self) -> str:
+        """Say how much is not finite, what it was made from, and what could not be seen."""
+        birth = self._birth
+        parts = [self._counted(), *self._why()]
+        if birth.between is not None and (
+            self._info is not None and self._info.config.get("select")
+        ):
+            parts.append("modules that `select` leaves out may lie in between")
+        if birth.at.type:
+            name = module(birth.at, several=self._several)
+            parts.append(f"module {name} is of class {birth.at.type}")
+        return "; ".join(part for part in parts if part)
+
+    def _why(self) -> list[str]:
+        why = self._before if self._birth.why == "between" else getattr(self, f"_{self._birth.why}")
+        said: list[str] = why()
+        return said
+
+    def _counted(self) -> str:
+        where = self._rows.index(self._birth.row)
+        found = [(int(self._found[name][where]), word) for name, word in _COUNTED]
+        parts = [f"{count:,} {word}" for count, word in found if count > 0]
+        return f"{' and '.join(parts)} of {plural(int(self._found['numel'][where]), 'element')}"
+
+    def _own(self) -> list[str]:
+        if self._birth.phase == "backward":
+            state = self._state(self._birth.site.module, "grad_output")
+            return [f"the gradient that arrived was {state}{_so(state)}"]
+        state = self._state(self._birth.site.module, "input")
+        said = [f"the inputs of this call were {state}{_so(state)}"]
+        return said + self._turned(state)
+
+    def _turned(self, state: str) -> list[str]:
+        if self._birth.kind == "-Inf":
+            return ["-Inf is often there on purpose, but worse followed from this one"]
+        return ["-Inf in an input is how masks are written"] if "-Inf" in state else []
+
+    def _after(self) -> list[str]:
+        if self._birth.phase == "backward":
+            return self._before()
+        return [f"its inputs were {self._state(self._birth.at.module, 'input')}", *self._turned("")]
+
+    def _before(self) -> list[str]:
+        if self._birth.phase == "backward":
+            return ["no module computes there: it is the parent's own code"]
+        return ["it arose in the code between modules"]
+
+    def _loss(self) -> list[str]:
+        state = self._state(self._birth.at.module, "output")
+        return [f"the output was {state}: it came from the loss, or from what else used the output"]
+
+    def _fed(self) -> list[str]:
+        if not self._birth.site.module:
+            return ["the model was fed with it"]
+        return ["it came from code around the watched modules"]
+
+    def _weight(self) -> list[str]:
+        if self._birth.site.leaf.endswith(".grad"):
+            return ["what this backward added to it was finite, or not recorded"]
+        state = self._state(self._birth.site.module, "grad_output")
+        return [f"the gradient that arrived at its module was {state}{_so(state)}"]
+
+    def _handed(self) -> list[str]:
+        state = self._state(self._birth.site.module, "param_grad", "backward")
+        return [f"the gradient of the backward was {state}: something changed it before the step"]
+
+    def _stepped(self) -> list[str]:
+        path = self._birth.site.module
+        grad = self._state(path, "param_grad", "optimizer")
+        before = self._state(path, "param", "forward")
+        said = [f"its gradient was {grad}", f"the parameter before the step was {before}"]
+        return said + self._settings()
+
+    def _settings(self) -> list[str]:
+        """Name the numbers of the optimizer itself that were not finite."""
+        birth, sites = self._birth, self._columns.tables.sites.values
+        codes = [n for n, s in enumerate(sites) if s.direction == "optimizer" and s.api]
+        filters = [_equal("step", birth.step), Filter("site", lambda v: np.isin(v, codes))]
+        _, found = self._columns.where(filters, ("site", *(name for name, _ in _COUNTED)))
+        bad = sum(np.maximum(found[name], 0) for name, _ in _COUNTED)
+        leaves = dict.fromkeys(sites[code].leaf for code in found["site"][np.asarray(bad) > 0])
+        return [f"`{leaf}` of the optimizer was not finite" for leaf in leaves]
+
+    def _held(self) -> list[str]:
+        """Say when a parameter or buffer was last finite."""
+        birth = self._birth
+        what = "buffer" if birth.site.role == "buffer" else "parameter"
+        code = self._columns.tables.sites.code(birth.site)
+        counts = tuple(name for name, _ in _COUNTED)
+        _, found = self._columns.where([_equal("site", code)], ("step", "nan_count"))
+        earlier = found["step"][(found["step"] < birth.step) & (found["nan_count"] >= 0)]
+        if not len(earlier):
+            return [f"the {what} held it when it was first read: it was made or loaded so"]
+        last, param = int(earlier.max()), what == "parameter"
+        since = f"the {what} held it before the forward, and was finite at step {last}"
+        if not param:
+            return [f"{since}: it was written since"]
+        after = self._columns.where([_equal("step", last), self._stepped_sites()], counts)[1]
+        if not len(after["nan_count"]):
+            return [f"{since}: look at the last optimizer step"]
+        return [f"{since}, also after its optimizer step: something else wrote to it"]
+
+    def _stepped_sites(self) -> Filter:
+        mine = self._birth.site
+        codes = [
+            code
+            for code, s in enumerate(self._columns.tables.sites.values)
+            if s.direction == "optimizer"
+            and s.role == "param"
+            and (s.model, s.module, s.leaf) == (mine.model, mine.module, mine.leaf)
+        ]
+        return Filter("site", lambda values: np.isin(values, codes))
+
+    def _state(self, path: str, role: str, direction: str | None = None) -> str:
+        """Say of the proof of one module in one role whether it was finite."""
+        mine = [
+            place
+            for place, code in enumerate(self._found["site"].tolist())
+            if self._rows[place] != self._birth.row and self._is(code, path, role, direction)
+        ]
+        if not mine:
+            return "not recorded"
+        counts = {name: self._found[name][mine] for name, _ in _COUNTED}
+        bad = [word for name, word in _COUNTED if (counts[name] > 0).any()]
+        if bad:
+            return f"not all finite ({' and '.join(bad)} in it)"
+        return "not all measured" if (counts["nan_count"] < 0).any() else "finite"
+
+    def _is(self, code: int, path: str, role: str, direction: str | None) -> bool:
+        site = self._columns.tables.sites.values[code]
+        return (site.module, site.role) == (path, role) and direction in (None, site.direction)
+
+    # -- the values -------------------------------------------------------------------------------
+
+    def values(self) -> list[str]:
+        """Write down what the records that led there held: their range and dtype."""
+        places = [p for p, row in enumerate(self._rows) if row != self._birth.row]
+        said = [self._value(place) for place in places[:_SHOWN]]
+        more = len(places) - _SHOWN
+        return said + ([f"and {plural(more, 'more record')}: see `.rows`"] if more > 0 else [])
+
+    def _value(self, place: int) -> str:
+        found: Any = {name: self._found[name][place] for name in self._found}
+        tables = self._columns.tables
+        name = self._place(tables.sites.values[found["site"]])
+        if np.isnan(found["min"]):
+            return f"{name}: no finite numbers"
+        low, high, peak = (number(found[stat]) for stat in ("min", "max", "absmax"))
+        return f"{name}: {low} to {high}, |max| {peak}, {tables.dtypes.values[found['dtype']]}"
+
+    def advice(self) -> str:
+        """Say what to look at."""
+        birth = self._birth
+        if birth.why != "own":
+            return _LOOK[birth.why]
+        return _BACKWARD if birth.phase == "backward" else advice_for("non_finite", birth.at.type)
+
+
+def _so(state: str) -> str:
+    return ", so it was born here" if state == "finite" else ""
+
+
+def _equal(column: str, value: Any) -> Filter:
+    return Filter(column, lambda values: values == value)
