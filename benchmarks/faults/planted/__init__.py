@@ -1,0 +1,5 @@
+"""The development set: the rules of the findings may be tried on these."""
+
+from benchmarks.faults.planted import backward, data, forward, healthy, precision, updates, values
+
+__all__ = ["backward", "data", "forward", "healthy", "precision", "updates", "values"]

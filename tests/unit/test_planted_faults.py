@@ -1,0 +1,110 @@
+"""Every planted fault is really there, and the first finding about it is judged as it should be."""
+
+import pytest
+
+from benchmarks.faults import blocks, planted, unseen
+from benchmarks.faults.case import PLANTED, UNSEEN, Case
+from benchmarks.faults.judge import Finding, Result, verdict
+from benchmarks.faults.page import Results, figures, page
+from benchmarks.faults.trace import traced
+
+blocks.digits(1, 1)  # scikit-learn, when it is imported, changes the filters of warnings for good
+
+FAULTS = [*PLANTED.faults, *UNSEEN.faults]
+HEALTHY = [*PLANTED.healthy, *UNSEEN.healthy]
+
+
+def by_name(case):
+    return case.name
+
+
+@pytest.mark.parametrize("case", FAULTS, ids=by_name)
+def test_the_fault_is_there_and_it_alone_is_what_was_planted(case):
+    assert case.proof(traced(case.program()))
+    whole = traced(case.program(broken=False))
+    assert not case.proof(whole)
+    assert whole.first_bad() is None
+
+
+@pytest.mark.parametrize("case", FAULTS, ids=by_name)
+def test_every_answer_that_counts_has_a_module_of_the_model(case):
+    modules = [name for name, _ in case.program().model.named_modules()]
+    for pattern in case.at:
+        assert any(Case.names(one(pattern), name) for name in modules), pattern
+
+
+def one(pattern):
+    return case_of(at=(pattern,))
+
+
+@pytest.mark.parametrize("case", HEALTHY, ids=by_name)
+def test_a_healthy_model_learns(case):
+    losses = case.program().losses()
+    if not losses:  # a GAN has no loss that falls
+        assert case.name == "healthy_gan"
+        return
+    assert sum(losses[-3:]) / 3 < 0.95 * max(losses[:2])
+
+
+def test_the_sets_are_as_large_as_is_said_of_them():
+    assert len(PLANTED.faults) >= 30
+    assert len(UNSEEN.faults) >= 20
+    assert min(len(PLANTED.healthy), len(UNSEEN.healthy)) >= 5
+    names = [case.name for case in (*FAULTS, *HEALTHY)]
+    assert len(set(names)) == len(names)
+    assert (planted.__name__, unseen.__name__) == (
+        "benchmarks.faults.planted",
+        "benchmarks.faults.unseen",
+    )
+
+
+def case_of(at=("fc", "fc.*"), kinds=("nonfinite",), roles=()):
+    return Case("a fault", at, kinds, proof=bool, build=None, roles=roles)
+
+
+def found(module, kind="non_finite", role="output", severity="error"):
+    return Finding(severity, kind, module, role, f"{kind} in {module}")
+
+
+@pytest.mark.parametrize(
+    ("findings", "case", "expected"),
+    [
+        ((), case_of(), "nothing found"),
+        ((found("fc"),), case_of(), "right"),
+        ((found("fc.1"),), case_of(), "right"),
+        ((found("fc", "dead"),), case_of(), "right place, wrong kind"),
+        ((found("fc", "growing"),), case_of(kinds=("exploding",)), "right"),
+        ((found("head"), found("fc")), case_of(), "wrong"),
+        ((found("fcx"),), case_of(), "wrong"),
+        ((found(""),), case_of(at=("",)), "right"),
+        ((found("", role="output"),), case_of(at=("",), roles=("input",)), "wrong"),
+        ((found("", role="input"),), case_of(at=("",), roles=("input",)), "right"),
+    ],
+)
+def test_only_the_first_finding_counts(findings, case, expected):
+    assert verdict(case, findings) == expected
+
+
+def test_the_figures_count_places_kinds_and_alarms():
+    faults = [
+        Result("a", "a", "`fc`", (found("fc"),), "right"),
+        Result("b", "b", "`fc`", (found("fc", "dead"),), "right place, wrong kind"),
+        Result("c", "c", "`fc`", (found("head"),), "wrong"),
+        Result("d", "d", "`fc`", (), "nothing found"),
+    ]
+    healthy = [
+        Result("e", "e", "", (found("fc", severity="note"),)),
+        Result("f", "f", "", (found("fc", severity="note"), found("x", severity="warning"))),
+    ]
+    told = figures(Results("A set", faults, healthy, healthy[:1]))
+    assert told == (
+        "**2 of 4** first findings name the planted module (1 also with the right kind of fault); "
+        "1 name another, 1 programs had no finding. Healthy models with a finding above note: "
+        "**1 of 2**; the same programs without their fault: 0 of 1."
+    )
+
+
+def test_the_page_shows_what_was_planted_and_what_was_said():
+    result = Result("a | b", "a", "`fc`", (found("", "dead"),), "wrong")
+    text = page([Results("A set", [result], [], [])], "today")
+    assert "| a \\| b | `fc` | error, dead, `(root)`: dead in | wrong |" in text
