@@ -8,12 +8,23 @@ follows from it, and what is known to follow from something else that was found 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
+import numpy as np
 import pandas as pd
 
 from probe_nb.analysis.finding import SEVERITIES, Finding
-from probe_nb.analysis.rules import activations, gradients, nonfinite, parameters, ranges
+from probe_nb.analysis.rules import (
+    activations,
+    gradients,
+    growth,
+    nonfinite,
+    parameters,
+    ranges,
+    steps,
+    updates,
+)
 from probe_nb.analysis.rules.scene import Scene
 
 COLUMNS: Final = (
@@ -32,16 +43,26 @@ RULES: Final[tuple[Rule, ...]] = (
     ranges.underflow,
     activations.dead,
     activations.saturated,
-    activations.growing,
+    growth.growing,
     gradients.exploding,
     gradients.vanishing,
     parameters.unused,
     parameters.frozen,
     parameters.stuck,
+    updates.update_ratio,
+    updates.update_lost,
+    updates.not_zeroed,
+    updates.gradient_noise,
+    steps.sudden_change,
+    steps.same_input,
 )
 
 _LASTING: Final = frozenset({"frozen", "unused", "stuck", "update_lost", "not_zeroed"})
 """What is wrong with the program and not with its numbers: no NaN brings it about."""
+
+
+_CAUSES: Final = frozenset({"growing", "exploding", "update_ratio", "sudden_change"})
+"""What makes values leave all bounds, so that they end as NaN or Inf steps later."""
 
 
 def found(scene: Scene) -> list[Finding]:
@@ -49,7 +70,10 @@ def found(scene: Scene) -> list[Finding]:
     if not scene.tally.records:
         return []
     every = [finding for rule in RULES for finding in rule(scene)]
-    return sorted(_causes(every), key=lambda each: _rank(scene, each))
+    born = next((each for each in every if each.kind == "non_finite"), None)
+    if born is not None:
+        every = _beside(scene, every, born)
+    return sorted(every, key=lambda each: _rank(scene, each))
 
 
 def _rank(scene: Scene, each: Finding) -> tuple[int, ...]:
@@ -57,20 +81,34 @@ def _rank(scene: Scene, each: Finding) -> tuple[int, ...]:
     return SEVERITIES.index(each.severity), each.step, direction, each.order
 
 
-def _causes(every: list[Finding]) -> list[Finding]:
-    """Leave out what follows from something else that was found."""
-    born = next((each for each in every if each.kind == "non_finite"), None)
-    if born is None:
-        return every
-    return [
+def _beside(scene: Scene, every: list[Finding], born: Finding) -> list[Finding]:
+    """Leave out what follows from a NaN, and make an error of what led to it."""
+    kept = [
         each
         for each in every
-        if each is born or each.kind in _LASTING or (each.step, each.order) < _when(born)
+        if each is born
+        or each.kind in _LASTING
+        or (each.step, each.order) < (born.step, born.order)
+    ]
+    if not _blown_up(scene, born):
+        return kept
+    then = f"it ended in {born.sentence}"
+    return [
+        replace(each, severity="error", detail="; ".join(p for p in (each.detail, then) if p))
+        if each.kind in _CAUSES and each.step < born.step
+        else each
+        for each in kept
     ]
 
 
-def _when(finding: Finding) -> tuple[int, int]:
-    return finding.step, finding.order
+def _blown_up(scene: Scene, born: Finding) -> bool:
+    """Tell whether the values that a NaN was made of had left all bounds before."""
+    tally = scene.tally
+    place = np.flatnonzero(tally.window.steps == born.step)
+    mine = tally.module == tally.module[born.site]
+    peaks = tally.window.peaks[mine][:, place]
+    finite = peaks[np.isfinite(peaks)]
+    return bool(len(finite) and finite.max() >= scene.limits.blown_up)
 
 
 def as_frame(findings: list[Finding]) -> pd.DataFrame:

@@ -6,16 +6,21 @@ vectorised passes over what was added since the last time, and the answers stand
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probe_nb.analysis import alarms
+from probe_nb.analysis.changes import Changes
 from probe_nb.analysis.firsts import Firsts
 from probe_nb.analysis.grouping import Groups
+from probe_nb.analysis.origins import Origins
 from probe_nb.analysis.thresholds import DEFAULTS, Thresholds
-from probe_nb.analysis.window import Window, longer
+from probe_nb.analysis.window import WINDOW, Window, longer
+from probe_nb.store.blocks import pick
 from probe_nb.store.columns import Columns
 from probe_nb.store.table import ABSENT, Arrays
 from probe_nb.terms import COUNTS, DIRECTIONS, ROLES, STATISTICS, Site
@@ -25,6 +30,8 @@ KEPT: Final = (
     *("training", "requires_grad"),
 )
 _OF_PARAMETERS: Final = frozenset({"param", "param_grad", "update", "state"})
+_AT_ONCE: Final = WINDOW // 2
+"""Steps that are taken in at a time."""
 _OPEN: Final = 4
 """Steps whose first order number is remembered: late records may still belong to them."""
 
@@ -41,6 +48,7 @@ class Tally:
             recorded. Besides `KEPT`: `row`, `order` (first order number, counted from the
             step's first record), `calls`, `quiet` (non-finite on purpose: see `alarms`).
         firsts: The first records of each kind of alarm.
+        origins: Where the first NaN or Inf was born, and how gradients fare under a loss scale.
         window: The last steps of each site.
         hist_start: Where the histogram of each site's latest record begins in `hist_bins` and
             `hist_counts`; they lie there in the order of the sites, without gaps.
@@ -73,8 +81,11 @@ class Tally:
             self.latest.setdefault(name, np.empty(0, np.int64))
         self.latest["quiet"] = np.empty(0, np.bool_)
         self.firsts = {kind: Firsts() for kind in alarms.KINDS}
-        self.scaler = alarms.ScalerSteps()
+        self.origins = Origins(columns)
+        self.scaler = self.origins.scaler
         self.window = Window()
+        self.changes = Changes(limits)
+        self.ranks: set[int] = set()
         self.hist_start = np.empty(0, np.int64)
         self.hist_size = np.empty(0, np.int64)
         self.hist_bins = np.empty(0, np.uint16)
@@ -86,8 +97,9 @@ class Tally:
         before = self.rows
         for first, block in self.columns.chunks(before):
             self.rows = first  # where files of a run were removed, numbers are left out
-            self._take_in(block)
-            self.records += len(block["step"])
+            for piece in _pieces(block):
+                self._take_in(piece)
+                self.records += len(piece["step"])
         return self.rows > before
 
     def _take_in(self, block: Arrays) -> None:
@@ -100,8 +112,10 @@ class Tally:
         )
         for kind, rows in found.of_kind.items():
             self.firsts[kind].add(block, rows, self.rows)
-        self.scaler.add(block, found, self.rows)
+        self.origins.add(block, self.rows)
         self.window.add(block, groups, found.loud)
+        self.changes.judge(self.window, self.role, self.direction)
+        self.ranks.update(np.unique(block["rank"]).tolist())
         taken, records = self._take_latest(block, groups, found)
         self._take_histograms(block, taken, records)
         self.rows += len(block["step"])
@@ -130,6 +144,7 @@ class Tally:
         for kind in self.firsts.values():
             kind.grow(extra)
         self.window.grow(extra)
+        self.changes.grow(extra)
         self.hist_start = longer(self.hist_start, extra, len(self.hist_bins))
         self.hist_size = longer(self.hist_size, extra, 0)
         self.sites = number
@@ -145,6 +160,11 @@ class Tally:
         nothing = (0, 0, np.nan)
         names = self.columns.tables.dtypes.values
         return np.array([*(alarms.LIMITS.get(name, nothing)[2] for name in names), np.nan])
+
+    @property
+    def modules_of(self) -> list[tuple[str, str]]:
+        """The model and the path of each module, by its number."""
+        return list(self.modules)
 
     # -- the latest record -----------------------------------------------------------------------
 
@@ -202,6 +222,18 @@ class Tally:
         counts = np.concatenate([self.hist_counts, fresh_counts])
         index, begins = cut(self.hist_start, self.hist_size)
         self.hist_bins, self.hist_counts, self.hist_start = bins[index], counts[index], begins
+
+
+def _pieces(block: Arrays) -> Iterator[Arrays]:
+    """Yield a block in pieces of few steps, so that each step is judged beside those before it."""
+    newest = np.maximum.accumulate(block["step"])
+    steps = np.unique(newest)
+    if len(steps) <= _AT_ONCE:
+        yield block
+        return
+    places = np.searchsorted(newest, steps[::_AT_ONCE])
+    for begin, end in itertools.pairwise([*places.tolist(), len(newest)]):
+        yield pick(block, np.arange(begin, end))
 
 
 def cut(

@@ -77,6 +77,11 @@ class Thresholds:
     gain_beside: float = 5.0
     """... and the gain is this multiple of the median of the layers of the same class."""
 
+    gain_of_parts: float = 1e3
+    """`growing`: the same for a part that is no layer by itself, such as a stack of blocks. Blocks
+    that add to a stream without a norm double its variance (Zhang, Dauphin and Ma, ICLR 2019): this
+    is twenty of them."""
+
     change_forward: float = 16.0
     """`sudden_change`: factor by which the rms of an input or output leaves, within one step, what
     it was in the steps before (the median of up to 16) ..."""
@@ -115,9 +120,13 @@ class Thresholds:
     scale of McCandlish et al. 2018, section 2.2, in micro batches). Beyond it the sum of the micro
     steps is mostly noise: that many micro batches would be worth one step."""
 
-    not_zeroed: float = 3.0
-    """`not_zeroed`: what `.grad` holds as a multiple of what the backward added, where no micro
-    step explains it."""
+    not_zeroed: float = 2.0
+    """`not_zeroed`: what `.grad` holds as a multiple of the most that the micro steps of the step
+    can have added. By the triangle inequality it cannot exceed 1, unless something was there."""
+
+    blown_up: float = 1e9
+    """A value beyond this had left all bounds before it became NaN or Inf: then what blew it up
+    (`growing`, `exploding`, `update_ratio`, `sudden_change`) is the cause and an error."""
 
 
 DEFAULTS: Final = Thresholds()

@@ -1,4 +1,4 @@
-"""Units that do not work: dead ones, saturated ones, and layers that blow values up."""
+"""Units that do not work: dead ones and saturated ones."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Final
 import numpy as np
 
 from probe_nb.analysis.finding import Finding
-from probe_nb.analysis.rules.scene import CODE, FORWARD, Scene, Sites, Table
+from probe_nb.analysis.rules.scene import FORWARD, Scene, Sites, Table
 from probe_nb.analysis.window import Table as Numbers
-from probe_nb.analysis.words import number
 
 RECTIFIERS: Final = ("ReLU", "ReLU6", "Threshold", "Hardswish", "Hardshrink", "Softshrink")
 """Classes whose output is exactly zero where a unit does not fire."""
@@ -156,74 +155,3 @@ def _is_last(scene: Scene, site: int) -> bool:
 
 def _around(outer: str, inner: str) -> bool:
     return not outer or inner.startswith(f"{outer}.")
-
-
-def growing(scene: Scene) -> list[Finding]:
-    """Say which layers return values many times larger than what they are fed, from the start.
-
-    Judged in the first step that the window still holds, and only where that is a layer's first:
-    what training makes of the weights later is not their initialisation.
-    """
-    tally, limits = scene.tally, scene.limits
-    sites, gains = _gains(scene)
-    if not len(sites):
-        return []
-    kinds, found = tally.type[sites], []
-    for site, gain, kind in zip(sites.tolist(), gains.tolist(), kinds.tolist(), strict=True):
-        siblings = gains[(kinds == kind) & (sites != site)]
-        usual = float(np.median(siblings)) if len(siblings) else 1.0
-        if gain >= limits.gain and gain >= limits.gain_beside * usual:
-            found.append((site, gain, usual))
-    if not found:
-        return []
-    order = scene.by_execution(np.array([site for site, _, _ in found], np.intp)).tolist()
-    site, gain, usual = next(each for each in found if each[0] == order[0])
-    return [
-        scene.finding(
-            "warning",
-            "growing",
-            site,
-            f"{scene.name(site)} returns values {number(gain)} times larger than its input",
-            detail=[
-                (
-                    f"rms of output over rms of input in its first step; others of its class: "
-                    f"{number(usual)} (alarm from {number(limits.gain)})"
-                ),
-                scene.same_in(len(found) - 1),
-            ],
-            step=int(tally.window.steps[np.argmax(scene.seen[site])]),
-            value=gain,
-            threshold=limits.gain,
-            others=order[1:],
-        )
-    ]
-
-
-def _gains(scene: Scene) -> tuple[Sites, np.ndarray]:
-    """Return outputs of layers that own a matrix, and their rms over that of their inputs."""
-    tally, latest = scene.tally, scene.tally.latest
-    owners = {
-        int(tally.module[site])
-        for site in scene.of_role("param", direction=FORWARD).tolist()
-        if len(scene.shape(site)) > 1
-    }
-    outputs = [
-        int(site)
-        for site in scene.of_role("output", direction=FORWARD)
-        if int(tally.module[site]) in owners and scene.floats[site]
-    ]
-    found, gains = [], []
-    for site in outputs:
-        fed = np.flatnonzero(
-            (tally.module == tally.module[site]) & (tally.role == CODE["input"]) & scene.floats
-        )
-        if not len(fed) or latest["step"][site] < 0:
-            continue
-        begin = int(np.argmax(scene.seen[site]))
-        into = tally.window.rms(fed)[:, begin]
-        out = tally.window.rms([site])[0, begin]
-        if np.isnan(into).all() or not np.nanmax(into) > 0 or np.isnan(out):
-            continue
-        found.append(site)
-        gains.append(out / np.nanmax(into))
-    return np.array(found, np.intp), np.array(gains)

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import replace
 
 import numpy as np
 
-from probe_nb.analysis import evidence
 from probe_nb.analysis.finding import Finding
 from probe_nb.analysis.firsts import First
 from probe_nb.analysis.rules.scene import Scene, Table
 from probe_nb.analysis.tally import Tally
+from probe_nb.analysis.told import Words
 from probe_nb.analysis.words import number, plural
-
-_NON_FINITE: Final = (("nan", "NaN"), ("posinf", "+Inf"), ("neginf", "-Inf"))
 
 
 def culprit(tally: Tally) -> tuple[str, First] | None:
-    """Return the first record of the gravest non-finite kind, with the name of the kind.
-
-    An infinity that came before the first NaN in the same step stands for it: overflows turn into
-    NaN a few modules on.
-    """
-    firsts = tally.firsts
-    found = [(name, f) for kind, name in _NON_FINITE if (f := firsts[kind].overall) is not None]
-    if not found:
-        return None
-    name, first = found[0]
-    earlier = [(n, f) for n, f in found[1:] if f.step == first.step and f.before(first)]
-    earlier = [pair for pair in earlier if pair[0] == "+Inf"]
-    return earlier[0] if earlier else (name, first)
+    """Return the record in which the first NaN or Inf shows, with the name of its kind."""
+    born = tally.origins.birth
+    return None if born is None else (born.kind, First(born.step, born.order, born.row, born.code))
 
 
 def downstream(tally: Tally) -> Table:
@@ -47,27 +35,28 @@ def downstream(tally: Tally) -> Table:
 
 def non_finite(scene: Scene) -> list[Finding]:
     """Say where the first NaN or Inf was born; what follows from it is no finding of its own."""
-    tally, found = scene.tally, culprit(scene.tally)
-    if found is None:
+    tally, born = scene.tally, scene.tally.origins.birth
+    if born is None:
         return []
-    name, first = found
     after = np.flatnonzero(downstream(tally))
-    detail = [scene.once((name, first), lambda: evidence.birth(tally, first, name))]
+    words = scene.once(born, lambda: Words(tally.columns, born, scene.info))
+    detail = [scene.once(("detail", born), words.detail)]
     if len(after):
         detail.append(f"{plural(len(after), 'site')} of {tally.sites} turned NaN or Inf after it")
-    return [
-        scene.finding(
-            "error",
-            "non_finite",
-            first.site,
-            f"{name} first appeared at step {first.step} in {scene.place(first.site)}",
-            detail=detail,
-            step=first.step,
-            row=first.row,
-            order=first.order,
-            others=after,
-        )
-    ]
+    found = scene.finding(
+        "error",
+        "non_finite",
+        born.code,
+        words.sentence(),
+        detail=detail,
+        step=born.step,
+        row=born.row,
+        rows=born.proof,
+        order=born.order,
+        others=after,
+        advice=words.advice(),
+    )
+    return [replace(found, module=born.at.module)]
 
 
 def loss_scale(scene: Scene) -> list[Finding]:

@@ -49,8 +49,8 @@ class Owned:
 
     @cached_property
     def moving_gradient(self) -> Table:
-        """Tell in which steps each had a gradient that is not zero."""
-        return self._any(self.scene.tally.window.peaks > 0)
+        """Tell in which steps each had a gradient that has not vanished."""
+        return self._any(self.scene.tally.window.peaks > self.scene.limits.vanished)
 
     def _any(self, table: Table) -> Table:
         """Return, per parameter and step, whether a table is true at any of its gradients."""

@@ -32,6 +32,8 @@ def unused(scene: Scene) -> list[Finding]:
     called = np.array([scene.called(int(site)) for site in sites], np.bool_)
     cut = sites[called]
     meant = np.array([_without_grad(scene, int(site)) for site in cut], np.bool_)
+    if any(_fed_by_trained(scene, int(site)) for site in cut[meant]):
+        meant[:] = False  # the gradient of what runs before it ends here
     never = sites[~called]
     spare = np.array([_is_spare(scene, int(site)) for site in never], np.bool_)
     groups = (
@@ -45,7 +47,7 @@ def unused(scene: Scene) -> list[Finding]:
     ]
 
 
-_CUT: Final = "its module ran, and its output was part of a graph"
+_CUT: Final = "its module ran, and no gradient came back to it"
 _MEANT: Final = "its module ran without gradients (`no_grad`), or on what needs none"
 _NEVER: Final = "the forward of its module was never seen"
 
@@ -55,6 +57,13 @@ def _without_grad(scene: Scene, site: int) -> bool:
     tally = scene.tally
     outputs = (tally.module == tally.module[site]) & (tally.role == CODE["output"])
     return bool(outputs.any() and not (tally.latest["requires_grad"][outputs] == 1).any())
+
+
+def _fed_by_trained(scene: Scene, site: int) -> bool:
+    """Tell whether an input of a parameter's module came with a graph."""
+    tally = scene.tally
+    inputs = (tally.module == tally.module[site]) & (tally.role == CODE["input"])
+    return bool((tally.latest["requires_grad"][inputs] == 1).any())
 
 
 def _is_spare(scene: Scene, site: int) -> bool:
@@ -232,8 +241,8 @@ def _stuck(scene: Scene, owned: Owned, kind: str, sites: Sites, steps: int) -> F
         f"{name} has gradients and does not move{dtype}{more}",
         detail=[
             (
-                f"{plural(len(sites), 'parameter')}, the same in every statistic over {steps} steps "
-                "in which others moved"
+                f"{plural(len(sites), 'parameter')}, the same in every statistic over {steps} "
+                "steps in which others moved"
             )
         ],
         step=int(scene.tally.window.steps[0]),

@@ -1,0 +1,126 @@
+"""Where a site's size left, within one step, what it was before: judged step by step, once.
+
+The window forgets; what happened in it must not depend on when somebody asked. So each step is
+judged against the steps before it as soon as a later one has begun, and the first change of each
+site is kept.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probe_nb.analysis.thresholds import Thresholds
+from probe_nb.analysis.window import Window, longer
+from probe_nb.store.table import ABSENT
+from probe_nb.terms import DIRECTIONS, ROLES
+
+HISTORY: Final = 16
+"""Steps that a step is compared with."""
+
+_ROBUST: Final = 1.4826
+"""Median absolute deviation -> standard deviation, for a normal distribution."""
+
+_FORWARD: Final = DIRECTIONS.index("forward")
+_JUDGED: Final = np.isin(
+    ROLES, ("input", "output", "param", "grad_output", "grad_input", "param_grad")
+)
+_NOTHING: Final = -1100.0
+"""Stands for log2 of zero."""
+
+
+class Changes:
+    """The first sudden change of each site.
+
+    Attributes:
+        step: The step of the change, -1 where there was none.
+        bits: By how many powers of two the rms had changed, negative for a fall.
+    """
+
+    def __init__(self, limits: Thresholds) -> None:
+        """Start without a site."""
+        self.limits = limits
+        self.step = np.empty(0, np.int64)
+        self.bits = np.empty(0)
+        self._level = np.empty(0)
+        self._judged = ABSENT
+
+    def grow(self, extra: int) -> None:
+        """Add sites."""
+        self.step = longer(self.step, extra, ABSENT)
+        self.bits = longer(self.bits, extra, np.nan)
+        self._level = longer(self._level, extra, np.nan)
+
+    def judge(self, window: Window, role: NDArray[np.int8], direction: NDArray[np.int8]) -> None:
+        """Judge every step of the window but the newest, which may still grow."""
+        for place, step in enumerate(window.steps[:-1].tolist()):
+            if step > self._judged:
+                self._judged = step
+                sites, bits, now = self._found(window, role, direction, place)
+                fresh = self.step[sites] < 0
+                self.step[sites[fresh]], self.bits[sites[fresh]] = step, bits[fresh]
+                self._level = np.where(np.isnan(now), self._level, now)
+
+    def with_newest(
+        self, window: Window, role: NDArray[np.int8], direction: NDArray[np.int8]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return `step` and `bits` as if the newest step were over."""
+        step, bits = self.step.copy(), self.bits.copy()
+        if len(window.steps) and window.steps[-1] > self._judged:
+            sites, fresh, _ = self._found(window, role, direction, len(window.steps) - 1)
+            new = step[sites] < 0
+            step[sites[new]], bits[sites[new]] = window.steps[-1], fresh[new]
+        return step, bits
+
+    def _found(
+        self,
+        window: Window,
+        role: NDArray[np.int8],
+        direction: NDArray[np.int8],
+        place: int,
+    ) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
+        """Return the sites that changed in one step, by how much, and the level of all sites."""
+        now = _logs(window, slice(None), slice(place, place + 1))[:, 0]
+        forward = direction == _FORWARD
+        limits = self.limits
+        least = np.log2(np.where(forward, limits.change_forward, limits.change_backward))
+        there = np.where(np.isnan(now) & forward & _is_zero(window, place), _NOTHING, now)
+        moved = np.abs(there - self._level) >= least / 2  # else it did not happen in this step
+        sites = np.flatnonzero(moved & _JUDGED[role])
+        if not len(sites):
+            return sites, np.empty(0), now
+        before = np.sort(_logs(window, sites, slice(max(place - HISTORY, 0), place)), axis=1)
+        number = (~np.isnan(before)).sum(axis=1)
+        enough = number >= limits.change_history
+        sites, before, number = sites[enough], before[enough], number[enough]
+        median = _median(before, number)
+        spread = _ROBUST * _median(np.sort(np.abs(before - median[:, None]), axis=1), number)
+        bits = there[sites] - median
+        far = np.abs(bits) >= np.maximum(least[sites], limits.change_deviations * spread)
+        return sites[far], bits[far], now
+
+
+def _logs(window: Window, sites: object, steps: slice) -> NDArray[np.float64]:
+    """Return log2 rms, NaN where absent or zero."""
+    finite, square = window["finite"][sites, steps], window["square"][sites, steps]  # type: ignore[index]
+    there = (finite > 0) & (square > 0)
+    share = np.divide(square, finite, out=np.full(finite.shape, np.nan), where=there)
+    logs: NDArray[np.float64] = np.log2(share) / 2
+    return logs
+
+
+def _is_zero(window: Window, place: int) -> NDArray[np.bool_]:
+    zero, counted = window["zero"][:, place], window["counted"][:, place]
+    found: NDArray[np.bool_] = (counted > 1) & (zero == counted)
+    return found
+
+
+def _median(rows: NDArray[np.float64], number: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the median of sorted rows whose first `number` values are there, NaN last."""
+    each = np.arange(len(rows))
+    low = rows[each, np.maximum((number - 1) // 2, 0)]
+    high = rows[each, number // 2]
+    middle: NDArray[np.float64] = (low + high) / 2
+    return middle

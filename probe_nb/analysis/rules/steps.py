@@ -1,0 +1,118 @@
+"""What changes from one step to the next, and inputs that are the same on every rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from probe_nb.analysis.finding import Finding
+from probe_nb.analysis.rules.scene import BACKWARD, FORWARD, Scene, Sites
+from probe_nb.analysis.words import number, plural
+from probe_nb.store.columns import Filter
+
+
+def sudden_change(scene: Scene) -> list[Finding]:
+    """Say where something suddenly became much larger or smaller; the first in execution order.
+
+    What comes after it, in this step and in later ones, follows from it.
+    """
+    tally = scene.tally
+    step, bits = tally.changes.with_newest(tally.window, tally.role, tally.direction)
+    changed = (step >= 0) & scene.floats & (tally.latest["numel"] > 1)
+    forward = np.flatnonzero(changed & (tally.direction == FORWARD))
+    found = []
+    if len(forward):
+        found.append(_change(scene, forward, step, bits, "warning"))
+    rises = np.flatnonzero(changed & (tally.direction == BACKWARD) & (bits > 0))
+    if len(rises) and not (len(forward) and step[forward].min() <= step[rises].min()):
+        found.append(_change(scene, rises, step, bits, "warning"))
+    falls = np.flatnonzero(changed & (tally.direction == BACKWARD) & (bits < 0))
+    if len(falls) and not found:
+        found.append(_change(scene, falls, step, bits, "note"))
+    return found
+
+
+def _change(scene: Scene, sites: Sites, step: Any, bits: Any, severity: Any) -> Finding:
+    tally, limits = scene.tally, scene.limits
+    first = sites[np.lexsort((tally.latest["order"][sites], step[sites]))]
+    site, when = int(first[0]), int(step[first[0]])
+    row = scene.once(("row", site, when), lambda: _row(scene, site, when))
+    zero = bits[site] < -1000  # noqa: PLR2004 - stands for nothing at all
+    times = float(2.0 ** min(abs(bits[site]), 1000.0))
+    if zero:
+        words = "suddenly nothing but zeros"
+    else:
+        words = f"suddenly {number(times)} times {'larger' if bits[site] > 0 else 'smaller'}"
+    limit = limits.change_forward if tally.direction[site] == FORWARD else limits.change_backward
+    same_step = int((step[sites] == when).sum()) - 1
+    return scene.finding(
+        severity,
+        "sudden_change",
+        site,
+        f"{scene.place(site)} is {words} at step {when}",
+        detail=[
+            f"rms against its median over the steps before (alarm from {number(limit)} times)",
+            f"{plural(same_step, 'other site')} changed in the same step" if same_step else "",
+        ],
+        step=when,
+        value=0.0 if zero else times,
+        threshold=limit,
+        row=row,
+        others=first[1:],
+    )
+
+
+def _row(scene: Scene, site: int, step: int) -> int:
+    """Return the largest record of a site in a step."""
+    wanted = [
+        Filter("step", lambda values: values == step),
+        Filter("site", lambda values: values == site),
+    ]
+    rows, found = scene.tally.columns.where(wanted, ("absmax",))
+    return int(rows[np.nanargmax(found["absmax"])]) if len(rows) else -1
+
+
+def same_input(scene: Scene) -> list[Finding]:
+    """Say that every rank was fed the same data, step after step."""
+    tally = scene.tally
+    if len(tally.ranks) < 2:  # noqa: PLR2004 - two ranks at least
+        return []
+    fed = [
+        site for site in scene.of_role("input", direction=FORWARD) if not scene.about(site).module
+    ]
+    found = []
+    for site in (int(each) for each in fed if scene.floats[each]):
+        steps, rows = _equal_steps(scene, site)
+        if len(steps) >= scene.limits.lasting:
+            split = any(".shard" in each.leaf for each in tally.columns.tables.sites.values)
+            found.append(
+                scene.finding(
+                    "note" if split else "warning",
+                    "same_input",
+                    site,
+                    f"{plural(len(tally.ranks), 'rank')} were fed the same data in "
+                    f"{scene.place(site)}",
+                    detail=[f"every statistic is the same in {plural(len(steps), 'step')}"],
+                    step=steps[0],
+                    value=len(steps),
+                    threshold=scene.limits.lasting,
+                    rows=rows,
+                )
+            )
+    return found[:1]
+
+
+def _equal_steps(scene: Scene, site: int) -> tuple[list[int], list[int]]:
+    """Return the steps in which the first call had the same numbers on all ranks."""
+    names = ("step", "micro_step", "call", "rank", "mean", "std", "l2", "absmax")
+    rows, found = scene.tally.columns.where([Filter("site", lambda values: values == site)], names)
+    first = (found["micro_step"] == 0) & (found["call"] == 0) & (found["std"] > 0)
+    steps, evidence = [], []
+    for step in np.unique(found["step"][first]).tolist():
+        here = np.flatnonzero(first & (found["step"] == step))
+        numbers = {tuple(found[n][row].item() for n in names[4:]) for row in here}
+        if len(np.unique(found["rank"][here])) > 1 and len(numbers) == 1:
+            steps.append(int(step))
+            evidence += rows[here].tolist()
+    return steps, evidence[:16]

@@ -1,0 +1,213 @@
+"""What the optimizer does to the weights, and what micro steps add up to."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probe_nb.analysis.finding import Finding
+from probe_nb.analysis.rules.owned import Owned
+from probe_nb.analysis.rules.scene import BACKWARD, OPTIMIZER, Scene, Sites
+from probe_nb.analysis.words import number, plural
+
+Numbers = NDArray[np.float64]
+
+
+def update_ratio(scene: Scene) -> list[Finding]:
+    """Say which weights are moved too far, or hardly at all, in the median step."""
+    owned, limits = Owned.of(scene), scene.limits
+    if not len(owned):
+        return []
+    ratios = _ratios(scene, owned)
+    matrix = np.array([len(scene.shape(int(site))) > 1 for site in owned.site], np.bool_)
+    enough = (np.isfinite(ratios) & (ratios > 0)).sum(axis=1) >= limits.update_steps
+    rows = np.flatnonzero(matrix & owned.trained & enough)
+    median = np.array([np.nanmedian(ratios[row][np.isfinite(ratios[row])]) for row in rows])
+    found = []
+    if (high := median > limits.update_ratio).any():
+        found.append(_ratio(scene, owned, rows[high], median[high], high=True))
+    if (low := median < limits.update_ratio_low).any():
+        found.append(_ratio(scene, owned, rows[low], median[low], high=False))
+    return found
+
+
+def _ratios(scene: Scene, owned: Owned) -> Numbers:
+    """Return |update| / |weight before it| per parameter and step, NaN where it is not known.
+
+    Where no optimizer was named, the change of the weight's size is what an update was at least.
+    """
+    tally, sizes = scene.tally, scene.tally.window.sizes
+    before = sizes[owned.site]
+    moved = np.full(before.shape, np.nan)
+    moved[:, :-1] = np.abs(before[:, 1:] - before[:, :-1])
+    updates = scene.of_role("update", direction=OPTIMIZER)
+    place = {number: row for row, number in enumerate(tally.parameter[owned.site].tolist())}
+    for site in updates.tolist():
+        row = place.get(int(tally.parameter[site]))
+        if row is not None:
+            moved[row] = sizes[site]
+    ratios: Numbers = np.divide(moved, before, out=np.full(before.shape, np.nan), where=before > 0)
+    return ratios
+
+
+def _ratio(scene: Scene, owned: Owned, rows: Sites, median: Numbers, *, high: bool) -> Finding:
+    worst = int(rows[np.argmax(median) if high else np.argmin(median)])
+    value = float(median.max() if high else median.min())
+    limit = scene.limits.update_ratio if high else scene.limits.update_ratio_low
+    site = int(owned.site[worst])
+    others = [int(owned.site[row]) for row in rows if row != worst]
+    words = "large" if high else "small"
+    return scene.finding(
+        "warning" if high else "note",
+        "update_ratio",
+        site,
+        f"Updates of {scene.name(site)} are too {words}: {number(value)} of the weight per step",
+        detail=[
+            (
+                f"|update| / |weight| in the median step (alarm {'above' if high else 'below'} "
+                f"{number(limit)})"
+            ),
+            scene.same_in(len(others), "other weight"),
+        ],
+        step=int(scene.tally.window.steps[0]),
+        value=value,
+        threshold=limit,
+        others=others,
+    )
+
+
+def update_lost(scene: Scene) -> list[Finding]:
+    """Say which updates leave most elements as they are: their dtype cannot hold the difference.
+
+    Where gradients are zero there is nothing to lose.
+    """
+    limits, tally = scene.limits, scene.tally
+    sites = scene.of_role("update", direction=OPTIMIZER)
+    sites = np.array([s for s in sites if scene.dtype(s) in ("bfloat16", "float16")], np.intp)
+    if not len(sites):
+        return []
+    gradients = {
+        int(tally.parameter[site]): int(site)
+        for site in scene.of_role("param_grad", direction=BACKWARD)
+    }
+    sites = np.array([s for s in sites if int(tally.parameter[s]) in gradients], np.intp)
+    fed = np.array([gradients[int(tally.parameter[s])] for s in sites], np.intp)
+    lost = tally.window.zero_share(sites) - tally.window.zero_share(fed)
+    found = np.flatnonzero(scene.lasts(sites, (lost >= limits.lost_share) & (lost < 1)))
+    if not len(found):
+        return []
+    worst = scene.by_execution(sites[found])
+    site = int(worst[0])
+    share = float(lost[np.flatnonzero(sites == site)[0]][scene.seen[site]][-1])
+    return [
+        scene.finding(
+            "warning",
+            "update_lost",
+            site,
+            f"Updates of {scene.name(site)} are rounded away in {scene.dtype(site)}",
+            detail=[
+                (
+                    f"{share:.0%} of the elements that have a gradient stay as they are (alarm "
+                    f"from {limits.lost_share:.0%})"
+                ),
+                scene.same_in(len(worst) - 1, "other weight"),
+            ],
+            value=share,
+            threshold=limits.lost_share,
+            others=worst[1:],
+        )
+    ]
+
+
+# -- micro steps ----------------------------------------------------------------------------------
+
+
+def not_zeroed(scene: Scene) -> list[Finding]:
+    """Say that `.grad` holds more than all that the step added, so something was there before."""
+    added, held = _pairs(scene)
+    if not len(added):
+        return []
+    one, whole, count = _micro(scene, added, held)
+    excess = np.divide(whole, one * np.sqrt(count), out=np.zeros_like(whole), where=one > 0)
+    limit = scene.limits.not_zeroed
+    found = held[scene.lasts(held, excess > limit)]
+    if not len(found):
+        return []
+    site = int(scene.by_execution(found)[0])
+    now = float(excess[np.flatnonzero(held == site)[0]][scene.seen[site]][-1])
+    return [
+        scene.finding(
+            "warning",
+            "not_zeroed",
+            site,
+            f"Gradients add up over steps: {scene.place(site)} holds {number(now)} times what the "
+            "step can have added",
+            detail=[scene.same_in(len(found) - 1, "other parameter")],
+            value=now,
+            threshold=limit,
+            others=found[found != site],
+        )
+    ]
+
+
+def gradient_noise(scene: Scene) -> list[Finding]:
+    """Note that the gradients of the micro steps of a step have little in common."""
+    added, held = _pairs(scene)
+    if not len(added):
+        return []
+    one, whole, count = _micro(scene, added, held)
+    several = (count > 1) & np.isfinite(one) & np.isfinite(whole)
+    steps = np.flatnonzero(several.any(axis=0))
+    if len(steps) < scene.limits.lasting:
+        return []
+    noise = signal = 0.0
+    for step in steps:
+        here = several[:, step]
+        m = float(count[here, step].max())
+        mean_square = float((one[here, step] ** 2).sum()) / m
+        square_mean = float((whole[here, step] ** 2).sum()) / m**2
+        variance = (mean_square - square_mean) * m / (m - 1)
+        noise, signal = noise + variance, signal + mean_square - variance
+    scale = noise / signal if signal > 0 else np.inf
+    if scale < scene.limits.noise_scale:
+        return []
+    site = int(scene.by_execution(held)[0])
+    times = "beyond measure" if np.isinf(scale) else f"{number(scale)} times the signal"
+    return [
+        scene.finding(
+            "note",
+            "gradient_noise",
+            site,
+            f"The gradients of the micro steps have little in common: noise is {times}",
+            detail=[
+                (
+                    f"simple noise scale in micro batches, over {plural(len(steps), 'step')} and "
+                    f"{plural(len(held), 'parameter')}"
+                )
+            ],
+            value=scale,
+            threshold=scene.limits.noise_scale,
+        )
+    ]
+
+
+def _pairs(scene: Scene) -> tuple[Sites, Sites]:
+    """Return the gradients that were added, and for each what `.grad` held then."""
+    tally, added, held = scene.tally, {}, {}
+    for site in scene.of_role("param_grad", direction=BACKWARD).tolist():
+        end = scene.about(site).leaf.split(".")[1:]
+        if end == ["grad"]:
+            held[int(tally.parameter[site])] = site
+        elif not end:
+            added[int(tally.parameter[site])] = site
+    both = [number for number in held if number in added]
+    return (
+        np.array([added[number] for number in both], np.intp),
+        np.array([held[number] for number in both], np.intp),
+    )
+
+
+def _micro(scene: Scene, added: Sites, held: Sites) -> tuple[Numbers, Numbers, Numbers]:
+    """Return per parameter and step: root of the sum of |added|^2, |held| at the end, how many."""
+    window, numel = scene.tally.window, scene.tally.latest["numel"][added][:, None]
+    return window.sizes[added], window["last"][held], window["counted"][added] / numel
