@@ -129,7 +129,7 @@ class Match(nn.Module):
         self.scale = nn.Parameter(torch.ones(()))
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        return (self.scale * a) @ b.T
+        return (self.scale * a) @ (self.scale * b).T
 
 
 class Scorer(nn.Module):
@@ -154,7 +154,8 @@ def close_to_the_end_of_float16(*, broken: bool) -> Program:
     model, batches = Scorer(), [x for x, _ in digits()][:8]
     if broken:
         with torch.no_grad():
-            model.match.scale.fill_(62000 / max(float(model(x).abs().max()) for x in batches))
+            largest = max(float(model(x).abs().max()) for x in batches)
+            model.match.scale.fill_((62000 / largest) ** 0.5)
 
     def step(number: int) -> None:
         with torch.no_grad(), torch.autocast("cpu", dtype=torch.float16):
