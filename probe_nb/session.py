@@ -61,6 +61,7 @@ class Session:
         self._modules, self._gradients = rooms.modules, rooms.gradients
         self._parameters, self._only = rooms.parameters, rooms.only
         self._scaler, self._coverage = rooms.scaler, rooms.coverage
+        self._steps = rooms.steps
         self._attachment = rooms.attachment
         self.listeners: list[Callable[[], None]] = []
         self.closers: list[Callable[[], None]] = []
@@ -111,6 +112,7 @@ class Session:
         if attached is None:
             return
         self._only.close()
+        self._steps.settle()
         attached.release(self._modules_alive())
         info.ended = reason if info.ended == "open" else info.ended
         self.run.bind(None)
@@ -169,6 +171,7 @@ class Session:
     def flush(self) -> None:
         """Take in what was seen so far, in the middle of a step."""
         self._modules.drop_raised()
+        self._steps.settle()
         self._drain()
         self._note_unobserved()
 
@@ -182,6 +185,7 @@ class Session:
 
     def _read_parameters(self) -> None:
         """Record the parameters once a step, at the first root forward that is recorded."""
+        self._steps.drop_raised()
         if self._unread and self._clock.recording:
             self._unread = False
             self._take_in_new_modules()

@@ -40,9 +40,12 @@ MODULE_ROLES: Final[tuple[Role, ...]] = (
     "input",
     "output",
     "param",
+    "buffer",
     "grad_output",
     "grad_input",
     "param_grad",
+    "update",
+    "state",
 )
 """What a module-level session can record today."""
 
@@ -113,6 +116,9 @@ class RunInfo:
     unobserved: list[dict[str, str]] = field(default_factory=list)
     shared: dict[str, str] = field(default_factory=dict)
     """Parameters that are another one under a second name, and the name that has their rows."""
+    moved: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Of each model the parameters that a named optimizer moves, and the group that holds them:
+    `{"model": {"fc1.weight": "optimizer.0.group0"}}`."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-ready copy."""

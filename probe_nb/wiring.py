@@ -24,6 +24,8 @@ from probe_nb.observe.only import Only, ParameterSink
 from probe_nb.observe.optimizers import OptimizerHook, ScalerWatch, as_optimizers, as_scaler
 from probe_nb.observe.parameters import Parameters
 from probe_nb.observe.select import Watched, watched_modules
+from probe_nb.observe.step_rows import ROLES, StepRows
+from probe_nb.observe.steps_taken import StepsTaken
 from probe_nb.observe.tasks import Tasks
 from probe_nb.recorder import Recorder
 from probe_nb.run import Run
@@ -64,6 +66,7 @@ class Rooms:
     gradients: Gradients
     parameters: Parameters
     only: Only
+    steps: StepsTaken
     coverage: Coverage
     attachment: Attachment
 
@@ -87,7 +90,7 @@ def wired(
     info = about.begin(models, len(watched), options)
     run = Run(info, Columns(budget=options.memory, notices=info.notices))
     expects_training = bool(optimizers) or scaling is not None
-    clock = _clock(options, events, scaling, expects_training=expects_training)
+    clock = _clock(options, events, expects_training=expects_training)
     recorder = Recorder(
         run.columns,
         clock,
@@ -112,6 +115,12 @@ def wired(
         goes_on=events.step_goes_on,
         built=parameters.built,
     )
+    scale = scaling.scale if scaling is not None else lambda: None
+    rows = StepRows(watched, clock, recorder, only, roles=roles, scale=scale)
+    info.moved = rows.groups
+    steps = StepsTaken(optimizers if roles & ROLES else (), clock, rows, recorder, scaling)
+    if scaling is not None:
+        clock.updated = steps.updated
     stepped = OptimizerHook(optimizers, events.holds_watched, events.optimizer_stepped)
     opened = options.compiled == "eager"
     if opened:
@@ -127,16 +136,20 @@ def wired(
         gradients=gradients,
         parameters=parameters,
         only=only,
+        steps=steps,
         coverage=Coverage(watched, only.named, roles, opened=opened),
         attachment=Attachment(
-            modules, gradients, parameters, stepped, Uncompiled() if opened else None
+            modules,
+            gradients,
+            parameters,
+            optimizer=stepped,
+            steps=steps,
+            uncompiled=Uncompiled() if opened else None,
         ),
     )
 
 
-def _clock(
-    options: WatchConfig, events: Events, scaling: ScalerWatch | None, *, expects_training: bool
-) -> Clock:
+def _clock(options: WatchConfig, events: Events, *, expects_training: bool) -> Clock:
     clock = Clock(
         wants=options.wants,
         first=options.first_step,
@@ -146,6 +159,4 @@ def _clock(
     )
     if options.token_range is not None:
         clock.tokens = options.token_range
-    if scaling is not None:
-        clock.updated = scaling.updated
     return clock

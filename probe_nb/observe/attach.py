@@ -18,10 +18,12 @@ from probe_nb.observe.gradients import Gradients
 from probe_nb.observe.modules import ModuleHooks
 from probe_nb.observe.optimizers import OptimizerHook
 from probe_nb.observe.parameters import Parameters
+from probe_nb.observe.steps_taken import StepsTaken
 
 _TABLES = (
     torch_module._global_forward_pre_hooks,
     torch_module._global_forward_hooks,
+    torch_optimizer._global_optimizer_pre_hooks,
     torch_optimizer._global_optimizer_post_hooks,
 )
 
@@ -34,7 +36,9 @@ class Attachment:
         modules: ModuleHooks,
         gradients: Gradients,
         parameters: Parameters,
+        *,
         optimizer: OptimizerHook,
+        steps: StepsTaken,
         uncompiled: Uncompiled | None = None,
     ) -> None:
         """Hold what is to be attached; nothing is attached before `attach`."""
@@ -43,6 +47,7 @@ class Attachment:
         self._gradients = gradients
         self._parameters = parameters
         self._optimizer = optimizer
+        self._steps = steps
         self._filters: list[Any] = []
         self._mark = f"(?#{id(self)})"  # each session its own filter: equal ones would be merged
 
@@ -52,6 +57,9 @@ class Attachment:
             self._quiet_about_global_hooks()
             if self._uncompiled is not None:
                 self._uncompiled.open()
+            if self._steps.watches:
+                torch_optimizer.register_optimizer_step_pre_hook(self._steps.before)
+                torch_optimizer.register_optimizer_step_post_hook(self._steps.after)
             torch_optimizer.register_optimizer_step_post_hook(self._optimizer.after)
             self._modules.prepare(watched)
             torch_module.register_module_forward_pre_hook(self._modules.before)
@@ -69,13 +77,15 @@ class Attachment:
             raise
 
     def _release(self, watched: list[nn.Module]) -> None:
+        ours = (self._modules, self._optimizer, self._steps)
         for table in _TABLES:
             for key, hook in list(table.items()):
-                if getattr(hook, "__self__", None) in (self._modules, self._optimizer):
+                if getattr(hook, "__self__", None) in ours:
                     torch_module._global_forward_hooks_always_called.pop(key, None)
                     table.pop(key, None)  # last: until then the hook is found again
         if self._uncompiled is not None:
             self._uncompiled.close()
+        self._steps.close()
         self._modules.close()
         self._gradients.close()
         self._parameters.close(watched)

@@ -66,7 +66,7 @@ class Coverage:
             return reasons.LATE
         if not watched.seen:
             return tree.reason(watched)
-        if not self._asked or any(role in _OF_CALLS for role, _ in watched.sites):
+        if not self._asked or any(where[0] in _OF_CALLS for where in watched.sites):
             return ""
         return reasons.NO_TENSORS if self._asked & _FORWARD else reasons.NO_GRADIENTS
 
@@ -106,7 +106,7 @@ class _Tree:
         caller = next((module for module, called in around if called), None)
         if isinstance(caller, nn.TransformerEncoderLayer):
             return reasons.FUSED
-        lent = any(role == "param_grad" for role, _ in watched.sites)
+        lent = any(w[0] == "param_grad" and "optimizer" not in w for w in watched.sites)
         if lent or (isinstance(caller, nn.MultiheadAttention) and around[0][0] is caller):
             return reasons.LENT
         busy = any((watched.model, path) in self._busy for path in (watched.path, *watched.aliases))

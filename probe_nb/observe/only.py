@@ -151,7 +151,7 @@ class Only:
         """Return the call that a row of a parameter is written under; None if it is not."""
         if not self._heard:
             return call
-        if where[0] == "param":
+        if where[0] in ("param", "buffer") and len(where) == 2:  # noqa: PLR2004 - in the forward
             owner = call.watched if self.now in (None, call.watched) else None
         else:
             owner = self._owner(call.watched, call.step, call.micro_step)
@@ -202,11 +202,18 @@ class ParameterSink:
         self._sink = sink
         self._only = only
 
-    def tensor(self, call: Call, where: Where, t: Tensor, backward: int = -1) -> None:
+    def tensor(
+        self,
+        call: Call,
+        where: Where,
+        t: Tensor,
+        backward: int = -1,
+        scale: Tensor | None = None,
+    ) -> None:
         """Take a tensor; it is only valid during this call."""
         owner = self._only.of_parameter(call, where)
         if owner is not None:
-            self._sink.tensor(owner, where, t, backward)
+            self._sink.tensor(owner, where, t, backward, scale)
 
     def absent(
         self, call: Call, where: Where, facts: Facts, status: Status, backward: int = -1

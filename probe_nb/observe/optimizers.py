@@ -108,6 +108,14 @@ class ScalerWatch:
         changed, self._states = states is not self._states, states
         return changed
 
+    def stepped(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Tell whether the scaler was asked to step an optimizer since it was last updated.
+
+        The table is the one before the update, until `updated` is asked.
+        """
+        state = (self._states or {}).get(id(optimizer), {})
+        return getattr(state.get("stage"), "name", "") == "STEPPED"
+
     def scale(self) -> torch.Tensor | None:
         """Return the present loss scale, on its device; None while the scaler is unused."""
         scale = self._scaler._scale

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from probe_nb.observe.calls import Call
 from probe_nb.observe.select import Watched
-from probe_nb.terms import Role, Status
+from probe_nb.terms import Direction, Role, Status
 
-Where = tuple[Role, str]
-"""The place of a tensor in its call: role and leaf path."""
+Where = tuple[Role, str] | tuple[Role, str, Direction]
+"""The place of a tensor in its call: role, leaf path, and direction where it is not the role's own.
+"""
 
 
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
@@ -43,8 +44,19 @@ class Facts(NamedTuple):
 class Sink(Protocol):
     """Takes observations. None of its methods raises, waits for a device or keeps a tensor."""
 
-    def tensor(self, call: Call, where: Where, t: Tensor, backward: int = -1) -> None:
-        """Take a tensor; it is only valid during this call."""
+    def tensor(
+        self,
+        call: Call,
+        where: Where,
+        t: Tensor,
+        backward: int = -1,
+        scale: Tensor | None = None,
+    ) -> None:
+        """Take a tensor; it is only valid during this call.
+
+        `scale` is what a gradient that an optimizer sees is multiplied by; of what a backward
+        gives the sink knows it.
+        """
 
     def absent(
         self, call: Call, where: Where, facts: Facts, status: Status, backward: int = -1

@@ -45,6 +45,7 @@ _TYPES: Final[dict[str, Any]] = {
     "notices": list,
     "unobserved": list,
     "shared": dict,
+    "moved": dict,
 }
 
 
@@ -132,7 +133,9 @@ def _info(found: Any) -> RunInfo:
         if not isinstance(value, wanted) or isinstance(value, bool):
             raise TypeError(f"`{field.name}` is {type(value).__name__}")
     texts = [*info.notices, *info.devices, *info.models, *info.models.values()]
-    texts += [*info.shared, *info.shared.values()]
+    texts += [*info.shared, *info.shared.values(), *info.moved]
+    for groups in info.moved.values():
+        texts += [*groups, *groups.values()]
     for module in info.unobserved:
         texts += [module["model"], module["module"], module["type"], module["reason"]]
     if not all(isinstance(text, str) for text in texts):

@@ -86,7 +86,11 @@ def test_micro_batches_are_a_whole_number_from_one(micro_batches):
         checked(micro_batches=micro_batches)
 
 
-ALL = ("input", "output", "param", "grad_output", "grad_input", "param_grad")
+ALL = (
+    *("input", "output", "param", "buffer"),
+    *("grad_output", "grad_input", "param_grad"),
+    *("update", "state"),
+)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def truth(factor: float = 1.0) -> dict[tuple[str, str], oracle.Expected]:
 @pytest.mark.parametrize("scale", [1.0, 2.0**16, 2.0**-3, 3.0, 1000.0])
 def test_gradient_statistics_are_those_without_the_scale(scale):
     run = watched(scale)
-    rows = run.frame(role="param_grad")
+    rows = run.frame(role="param_grad", direction="backward")
     assert len(rows) == 4
     for _, row in rows.iterrows():
         want = truth()[row["module"], row["leaf"]].statistics
@@ -62,7 +62,7 @@ def test_gradient_statistics_are_those_without_the_scale(scale):
 @pytest.mark.parametrize("scale", [2.0, 2.0**16, 2.0**-4])
 def test_a_power_of_two_shifts_the_histogram_exactly(scale):
     plain, scaled = watched(1.0), watched(scale)
-    rows = scaled.frame(role=list(GRADIENTS)).index
+    rows = scaled.frame(role=list(GRADIENTS), direction="backward").index
     assert len(rows) == 10
     for row in rows:
         assert scaled.columns.histogram(row) == plain.columns.histogram(row)
@@ -70,7 +70,7 @@ def test_a_power_of_two_shifts_the_histogram_exactly(scale):
 
 def test_gradients_below_the_bins_of_float32_share_the_lowest_one():
     run = watched(2.0**40, factor=2.0**-130)
-    for row, facts in run.frame(role="param_grad").iterrows():
+    for row, facts in run.frame(role="param_grad", direction="backward").iterrows():
         histogram = run.columns.histogram(row)
         want = truth(2.0**-130)[facts["module"], facts["leaf"]]
         assert {(sign, e): n for sign, e, n in histogram.signed()} == want.bins
@@ -79,7 +79,7 @@ def test_gradients_below_the_bins_of_float32_share_the_lowest_one():
 
 def test_under_any_other_scale_no_histogram_is_made_up():
     run = watched(1000.0)
-    for row in run.frame(role=list(GRADIENTS)).index:
+    for row in run.frame(role=list(GRADIENTS), direction="backward").index:
         assert run.columns.histogram(row) is None
     for row in run.frame(direction="forward", status="ok").index:
         assert run.columns.histogram(row) is not None
@@ -87,7 +87,7 @@ def test_under_any_other_scale_no_histogram_is_made_up():
 
 def test_subnormals_are_not_shifted_into_a_bin_they_may_not_belong_to():
     run = watched(2.0**-20, factor=2.0**-120)
-    for row, facts in run.frame(role="param_grad").iterrows():
+    for row, facts in run.frame(role="param_grad", direction="backward").iterrows():
         histogram = run.columns.histogram(row)
         if histogram is None:
             continue
@@ -98,14 +98,14 @@ def test_subnormals_are_not_shifted_into_a_bin_they_may_not_belong_to():
 
 def test_the_scale_stands_in_the_rows_of_gradients_and_in_no_others():
     run = watched(2.0**10)
-    gradients = run.df["role"].isin(GRADIENTS)
+    gradients = run.df["direction"] == "backward"
     assert run.df[gradients]["loss_scale"].eq(1024.0).all()
     assert run.df[~gradients]["loss_scale"].isna().all()
 
 
 def test_a_scale_that_grows_is_recorded_step_by_step():
     run = watched(4.0, steps=3, growth_interval=1)
-    scales = run.frame(role="param_grad", module="0", leaf="weight")
+    scales = run.frame(role="param_grad", direction="backward", module="0", leaf="weight")
     assert scales["step"].tolist() == [0, 1, 2]
     assert scales["loss_scale"].tolist() == [4.0, 8.0, 16.0]
     assert scales["l2"].nunique() == 1
@@ -113,7 +113,7 @@ def test_a_scale_that_grows_is_recorded_step_by_step():
 
 def test_a_skipped_step_shows_its_overflow_and_the_scale_that_followed():
     run = watched(2.0**20, steps=2, factor=2.0**120, backoff_factor=2.0**-20)
-    rows = run.frame(role="param_grad", module="2", leaf="bias")
+    rows = run.frame(role="param_grad", direction="backward", module="2", leaf="bias")
     assert rows["step"].tolist() == [0, 1]
     assert rows["loss_scale"].tolist() == [2.0**20, 1.0]
     assert rows["posinf_count"].tolist() == [1, 0]
@@ -130,7 +130,7 @@ def test_counts_are_not_divided():
 def test_a_scaler_that_is_off_scales_nothing():
     run = watched(2.0**16, enabled=False)
     assert run.df["loss_scale"].isna().all()
-    for _, row in run.frame(role="param_grad").iterrows():
+    for _, row in run.frame(role="param_grad", direction="backward").iterrows():
         assert row["l2"] == pytest.approx(truth()[row["module"], row["leaf"]].statistics["l2"])
 
 
@@ -144,7 +144,7 @@ def test_gradients_unscaled_by_hand_before_the_step_are_shown_right():
         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
         scaler.step(optimizer)
         scaler.update()
-    for _, row in run.frame(role="param_grad").iterrows():
+    for _, row in run.frame(role="param_grad", direction="backward").iterrows():
         want = truth()[row["module"], row["leaf"]].statistics
         assert row["l2"] == pytest.approx(want["l2"], rel=1e-5)
 
@@ -157,7 +157,7 @@ def test_an_infinite_gradient_stays_infinite_whatever_the_scale():
 
 def test_gradients_under_an_infinite_scale_are_not_divided_by_it():
     run = watched(math.inf)
-    rows = run.frame(role="param_grad", module="2", leaf="bias")
+    rows = run.frame(role="param_grad", direction="backward", module="2", leaf="bias")
     assert rows["loss_scale"].isna().all()
     assert rows["status"].tolist() == ["no_finite"]
     assert rows["posinf_count"].tolist() == [1]

@@ -19,12 +19,13 @@ from tests import oracle
 from tests.models import no_faults
 
 x = torch.linspace(-1.0, 2.0, 12).reshape(3, 4)
+WAYS = {"param": "forward", "param_grad": "backward"}
 
 
 def rows(run, role="param_grad", **chosen):
     """Return {(module, leaf): [(step, micro step, backward), ...]} in the order of the rows."""
     found: dict[tuple[str, str], list] = {}
-    for row in run.frame(role=role, **chosen).to_dict("records"):
+    for row in run.frame(role=role, direction=WAYS[role], **chosen).to_dict("records"):
         backward = None if role == "param" else row["backward"]
         at = (row["step"], row["micro_step"], backward)
         found.setdefault((row["module"], row["leaf"]), []).append(at)
@@ -37,7 +38,7 @@ def leaves(run, role="param_grad"):
 
 def holds(run, truth: dict[tuple[str, str], list[Tensor]], role="param_grad"):
     """Hold that the rows of a role are these, in this order, with the numbers of these tensors."""
-    frame = run.frame(role=role)
+    frame = run.frame(role=role, direction=WAYS[role])
     assert {*zip(frame["module"], frame["leaf"], strict=True)} == set(truth)
     for (module, leaf), tensors in truth.items():
         chosen = frame[(frame["module"] == module) & (frame["leaf"] == leaf)]
@@ -176,7 +177,7 @@ def test_a_double_backward_has_its_own_rows():
             y.backward(create_graph=True)  # 24 w^2 = 216
         model.weight.grad.sum().backward()  # adds 48 w = 144
     assert model.weight.grad.item() == 360.0
-    frame = run.frame(role="param_grad")
+    frame = run.frame(role="param_grad", direction="backward")
     found = list(zip(frame["leaf"], frame["backward"], frame["mean"], strict=True))
     assert found == [("weight", 0, 216.0), ("weight", 1, 144.0), ("weight.grad", 1, 360.0)]
     model.weight.grad = None  # break the cycle that torch warns of
@@ -193,7 +194,7 @@ def test_under_a_scaler_both_are_unscaled():
         scaler.update()
     gradient = x.sum(0, keepdim=True)
     holds(run, {("", "weight"): [gradient] * 2, ("", "weight.grad"): [2 * gradient]})
-    assert set(run.frame(role="param_grad")["loss_scale"]) == {1024.0}
+    assert set(run.frame(role="param_grad", direction="backward")["loss_scale"]) == {1024.0}
 
 
 # -- hooks of the user's own ------------------------------------------------------------------------
@@ -362,7 +363,7 @@ def test_one_backward_through_two_models_belongs_to_the_forward_of_each(roles):
     generator, critic = Gan(), Gan()
     with no_faults(), watching({"g": generator, "d": critic}, micro_batches=2, roles=roles) as run:
         critic(generator(x)).sum().backward()
-    frame = run.frame(role="param_grad", leaf="weight")
+    frame = run.frame(role="param_grad", direction="backward", leaf="weight")
     found = set(zip(frame["model"], frame["step"], frame["micro_step"], strict=True))
     assert found == {("g", 0, 0), ("d", 0, 1)}
 
@@ -434,7 +435,8 @@ def test_a_replaced_parameter_or_module_has_rows_and_the_old_one_none():
     assert rows(run)["0", "weight"] == [(0, 0, 0), (1, 0, 0)]
     assert not old[0]._backward_hooks
     assert not old[1].weight._backward_hooks
-    assert run.frame(role="param", module="0", leaf="weight")["mean"].tolist()[1] == 2.0
+    values = run.frame(role="param", direction="forward", module="0", leaf="weight")
+    assert values["mean"].tolist()[1] == 2.0
 
 
 class Tied(nn.Module):
@@ -531,7 +533,7 @@ def test_parameters_in_containers_without_a_forward_are_seen_under_the_right_ste
         first.backward()
     two, three = torch.ones(2), torch.ones(3)
     holds(run, {("many", "0"): [two], ("many", "1"): [2 * three], ("named", "a"): [3 * two]})
-    assert set(run.frame(role="param_grad")["step"]) == {0}
+    assert set(run.frame(role="param_grad", direction="backward")["step"]) == {0}
 
 
 @pytest.mark.parametrize(
@@ -593,7 +595,7 @@ def test_of_an_adapted_layer_the_adapter_has_gradients_and_the_base_none():
         model[0] = Lora(model[0])
         run.step()
         model(x).sum().backward()
-    frame = run.frame(role="param_grad", step=1)
+    frame = run.frame(role="param_grad", direction="backward", step=1)
     found = set(zip(frame["module"], frame["leaf"], strict=True))
     assert found == {("0.lora_A.default", "weight"), ("0.lora_B.default", "weight")}
     frame = run.frame(role="param", step=1)
@@ -659,7 +661,10 @@ def test_parameters_of_another_type_keep_their_rows(change, swapping, request):
         run.step()
         model(x.double()).sum().backward()
     holds(run, {("", "weight"): [gradient, x.double().sum(0)]})
-    assert run.frame(role="param_grad")["dtype"].tolist() == ["float32", "float64"]
+    assert run.frame(role="param_grad", direction="backward")["dtype"].tolist() == [
+        "float32",
+        "float64",
+    ]
     assert not model.weight._backward_hooks
 
 
@@ -817,7 +822,7 @@ def test_a_backward_that_raises_leaves_nothing_and_the_next_is_right():
         run.step()
         model(x).sum().backward()
         model(x).sum().backward()
-    frame = run.frame(role="param_grad", step=1)
+    frame = run.frame(role="param_grad", direction="backward", step=1)
     assert frame["leaf"].tolist() == ["weight", "weight", "weight.grad"]
 
 

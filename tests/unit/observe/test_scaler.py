@@ -66,7 +66,7 @@ def test_an_evaluation_between_step_and_update_belongs_to_the_step():
 def test_gradients_are_divided_by_the_scale_and_the_scale_is_recorded(fused):
     scaled = Scaled(fused=fused)
     run = scaled.watch([1.0, torch.inf, 3.0], scaler=scaled.scaler)
-    rows = run.df[(run.df["role"] == "param_grad")]
+    rows = run.frame(role="param_grad", direction="backward")
     assert rows["loss_scale"].tolist() == [1024.0, 1024.0, 512.0]
     assert rows["max"].fillna(-1).tolist() == [1.0, -1.0, 3.0]
     assert rows["posinf_count"].tolist() == [0, 2, 0]
@@ -89,7 +89,7 @@ def test_a_scaler_that_is_switched_off_divides_nothing():
     scaled = Scaled()
     scaled.scaler = torch.amp.GradScaler("cpu", enabled=False)
     run = scaled.watch([1.0, 1.0], scaler=scaled.scaler)
-    rows = run.df[run.df["role"] == "param_grad"]
+    rows = run.frame(role="param_grad", direction="backward")
     assert rows["max"].tolist() == [1.0, 1.0]
     assert rows["loss_scale"].isna().all()
     assert when(run) == [(0, 0), (1, 0)]
@@ -97,7 +97,7 @@ def test_a_scaler_that_is_switched_off_divides_nothing():
 
 def test_without_the_scaler_gradients_are_as_they_come():
     run = Scaled().watch([1.0])
-    rows = run.df[run.df["role"] == "param_grad"]
+    rows = run.frame(role="param_grad", direction="backward")
     assert rows["max"].tolist() == [1024.0]
     assert rows["loss_scale"].isna().all()
 

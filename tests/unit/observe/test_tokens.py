@@ -167,7 +167,7 @@ def test_in_training_the_forwards_of_the_range_have_their_gradients():
         for n in range(4):
             model(torch.tensor([float(n)], requires_grad=True)).sum().backward()
             optimizer.step()
-    weights = run.frame(role="param_grad", leaf="weight")
+    weights = run.frame(role="param_grad", direction="backward", leaf="weight")
     assert list(zip(weights["step"], weights["max"], strict=True)) == [(1, 1.0), (2, 2.0)]
     assert run.frame(role="grad_output", module="lin")["step"].tolist() == [1, 2]
 

@@ -353,7 +353,7 @@ def test_scaled_gradients_are_divided_and_a_skipped_step_is_a_step(options):
             optimizer.zero_grad()
             moved.append(net.lin.weight.item() - before)
     assert moved == [-1.5, 0.0, -1.5, -1.5]
-    rows = run.frame(role="param_grad", leaf="weight")
+    rows = run.frame(role="param_grad", direction="backward", leaf="weight")
     assert rows["step"].tolist() == [0, 1, 2, 3]
     assert rows["loss_scale"].tolist() == [256.0, 256.0, 128.0, 128.0]
     assert rows["mean"].iloc[[0, 2, 3]].tolist() == [3.0, 3.0, 3.0]
