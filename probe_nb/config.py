@@ -88,9 +88,10 @@ def checked(
     if on_finding is not None and not callable(on_finding):
         raise ConfigError(f"`on_finding` is {on_finding!r}; give a function of one finding.")
     written, wants = grammar.steps_in(steps)
+    recorded = grammar.roles_in(roles, MODULE_ROLES)
     return WatchConfig(
         select=grammar.words("select", select),
-        roles=grammar.roles_in(roles, MODULE_ROLES),
+        roles=recorded,
         steps=written,
         token_range=grammar.token_range(token_range),
         first_step=first_step,
@@ -102,7 +103,7 @@ def checked(
         name=printable(name or ""),
         stop_on=stop_on,
         alerts=_alerts(alerts),
-        keep=as_keep(keep),
+        keep=as_keep(keep, recorded),
         on_finding=on_finding,
         wants=wants,
     )

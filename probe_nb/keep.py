@@ -20,11 +20,14 @@ class Keep:
 
     Args:
         select: Patterns on module paths and types, as for `watch(select=...)`.
-        roles: Roles to keep; inputs unless you say more.
-        steps: Steps to keep, as for `watch(steps=...)`. None: every step, of which the oldest make
-            room for the newest.
+        roles: Roles to keep, of those that are recorded; inputs unless you say more.
+        steps: Steps to keep, of those that are recorded, as for `watch(steps=...)`. None: every
+            step, of which the oldest make room for the newest.
         memory: What the kept tensors may take: `"256MiB"`, a number of bytes, None for no limit.
-        folder: Write each tensor there as it comes, so that a crash loses none.
+            With `folder`, what those may take that are not written yet.
+        folder: Write each tensor there as it comes, so that a process that is killed loses hardly
+            any: `probe.load(folder)` reads them. Where another run's are in it, one beside it is
+            made, `folder-2`.
 
     Raises:
         ConfigError: A value that makes no sense.
@@ -69,16 +72,24 @@ class Keep:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
 
-def as_keep(value: Any) -> Keep | None:
+def as_keep(value: Any, recorded: Sequence[Role] = ROLES) -> Keep | None:
     """Return what `keep=` asks for: patterns stand for a `Keep` of them.
 
     Raises:
-        ConfigError: It is neither.
+        ConfigError: It is neither, or asks for a role that is not recorded.
     """
-    if value is None or isinstance(value, Keep):
-        return value
+    if value is None:
+        return None
     if isinstance(value, (str, list, tuple)):
-        return Keep(value)
+        value = Keep(value)
+    if isinstance(value, Keep):
+        for role in value.roles:
+            if role not in recorded:
+                raise ConfigError(
+                    f"`keep` asks for `{role}`, which `roles=` leaves out: only what is recorded "
+                    "can be kept."
+                )
+        return value
     raise ConfigError(
         f"`keep` is {value!r}; give patterns on modules, such as `fc1, type:Linear`, or a "
         "`probe.Keep`."

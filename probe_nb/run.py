@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -24,10 +24,15 @@ from probe_nb.grammar import Memory, as_bytes
 from probe_nb.recording import Range, Recording
 from probe_nb.store import files
 from probe_nb.store.columns import Columns
-from probe_nb.store.filters import chosen, line, summed
+from probe_nb.store.filters import chosen, fed, line, summed
+from probe_nb.store.keeping import Tensors, streamed
+from probe_nb.store.kept import frame as listed
 from probe_nb.store.table import COLUMNS, stored, to_frame
 from probe_nb.terms import RunInfo
 from probe_nb.view.plots import Plots
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Run:
@@ -36,6 +41,7 @@ class Run:
     Attributes:
         info: Names, versions, options, and how the session ended.
         columns: The records as columns; `df` is the comfortable form of the same.
+        tensors: The tensors that are kept; `kept()` lists them, `tensor()` gives one.
         readers: What the report has read so far is kept here, so that it is read once.
 
     A run can be copied and pickled; the copy is closed. To keep one, use `save`.
@@ -51,10 +57,13 @@ class Run:
     1.0
     """
 
-    def __init__(self, info: RunInfo, columns: Columns | None = None) -> None:
+    def __init__(
+        self, info: RunInfo, columns: Columns | None = None, tensors: Tensors | None = None
+    ) -> None:
         """Hold records; sessions and `probe.load` make runs, users need not."""
         self.info = info
         self.columns = Columns() if columns is None else columns
+        self.tensors = Tensors() if tensors is None else tensors
         self.readers: list[Any] = []
         self._session: Recording | None = None
         self._frame: pd.DataFrame | None = None
@@ -308,6 +317,89 @@ class Run:
         self.flush()
         return first_nonfinite(self.columns, self.info)
 
+    # -- tensors --------------------------------------------------------------------------------
+
+    def inputs(
+        self, module: str, step: int | None = None, *, model: str | None = None
+    ) -> pd.DataFrame:
+        """Return what a module was fed in one step: the rows of its forward inputs.
+
+        It may be asked for while the run is open, in a hook on the optimizer's step above all:
+        what was seen so far is taken in first.
+
+        Args:
+            module: Module path, exact or a pattern that matches one module.
+            step: A step; None for the newest in which the module was fed anything.
+            model: Name of the model, where several have a module of this path.
+
+        Returns:
+            The rows of `df`, one per input tensor and call; empty if there are none in that step.
+
+        Raises:
+            SelectionError: No such module, or no inputs of it were recorded.
+
+        >>> import torch, probe_nb as probe
+        >>> model = torch.nn.Linear(2, 1)
+        >>> with probe.watch(model) as run:
+        ...     model(torch.full((5, 2), 3.0)).sum().backward()
+        ...     fed = run.inputs("(root)")
+        >>> float(fed["mean"].item())
+        3.0
+        """
+        self.flush()
+        return fed(self.columns, module, step, model=model)
+
+    def kept(self) -> pd.DataFrame:
+        """Return one row per tensor that was to be kept: where it was seen, and if it is there.
+
+        Columns: `model`, `module`, `direction`, `role`, `leaf`, `step`, `micro_step`, `call`,
+        `backward`, as in `df`; `dtype`, `shape`, `bytes`; `status`: `"kept"`, or `"not kept: "` and
+        the reason. `docs/kept-tensors.md` has the reasons.
+        """
+        return listed(self.tensors.known())
+
+    def tensor(
+        self,
+        module: str,
+        role: str = "input",
+        step: int | None = None,
+        *,
+        call: int | None = 0,
+        leaf: str | None = None,
+        micro_step: int | None = None,
+        direction: str | None = None,
+        model: str | None = None,
+    ) -> torch.Tensor:
+        """Return a tensor that `watch(keep=...)` kept, on the CPU, with memory of its own.
+
+        Args:
+            module: Module path, exact or a pattern that matches one module.
+            role: Its role.
+            step: Its step; None for the newest in which one was kept.
+            call: Which call of the module in that step; None for the newest.
+            leaf: Its leaf path, needed where there are several.
+            micro_step: Its micro step; None for the newest.
+            direction: Its direction, for a role that has several; the role's own otherwise.
+            model: Name of the model, where several have a module of this path.
+
+        Raises:
+            SelectionError: It is not there; the message says what is, and why this is not.
+            FileNotFoundError: It was in a file that is gone.
+            RunFormatError: It is in a file that is damaged.
+
+        >>> import torch, probe_nb as probe
+        >>> model = torch.nn.Linear(2, 1)
+        >>> with probe.watch(model, keep="(root)") as run:
+        ...     _ = model(torch.tensor([[1.0, 2.0]]))
+        >>> run.tensor("(root)")
+        tensor([[1., 2.]])
+        """
+        where = {"step": step, "call": call, "leaf": leaf, "micro_step": micro_step}
+        found: torch.Tensor = self.tensors.tensor(
+            module, role, **where, direction=direction, model=model
+        )
+        return found
+
     # -- what was not seen --------------------------------------------------------------------
 
     def coverage(self) -> pd.DataFrame:
@@ -327,9 +419,16 @@ class Run:
     # -- files and views ------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the run as one Parquet file, whole or not at all, and return its path."""
+        """Write the run as one Parquet file, whole or not at all, and return its path.
+
+        Tensors that are kept go into a file beside it, `x.safetensors` beside `x.parquet`; those
+        that are in a folder stay there, and the run says where.
+
+        Raises:
+            FileExistsError: They would overwrite a file that is none of ours.
+        """
         self.flush()
-        return files.save(path, self.columns, self.info)
+        return files.save(path, self.columns, self.info, self.tensors)
 
     def __repr__(self) -> str:
         """Say in a few lines what was recorded and what the worst finding is."""
@@ -359,10 +458,10 @@ class Run:
 
 
 def load(path: str | os.PathLike[str], *, memory: Memory = MEMORY) -> Run:
-    """Read a run that `Run.save` wrote.
+    """Read a run that `Run.save` wrote, or the tensors that were streamed into a folder.
 
     Args:
-        path: The file.
+        path: The file, or the folder: its run has tensors and no records.
         memory: What the records may take, as for `watch`; the rest stays on disk.
 
     Raises:
@@ -371,8 +470,10 @@ def load(path: str | os.PathLike[str], *, memory: Memory = MEMORY) -> Run:
         ConfigError: `memory` is no amount.
         OSError: The records exceed `memory`, and the disk has no room for the rest.
     """
+    if Path(path).expanduser().is_dir():
+        return Run(*streamed(Path(path).expanduser().absolute()))
     columns, info = files.load(path, as_bytes(memory))
-    return Run(info, columns)
+    return Run(info, columns, files.kept(path))
 
 
 def save(run: Run, path: str | os.PathLike[str]) -> Path:

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from probe_nb import about
 from probe_nb.config import WatchConfig
+from probe_nb.keeper import Keeper
 from probe_nb.observe.attach import Attachment
 from probe_nb.observe.calls import Clock
 from probe_nb.observe.compiled import NOTICE, Uncompiled
@@ -61,7 +62,7 @@ class Rooms:
     by_id: dict[int, Watched]
     clock: Clock
     scaler: ScalerWatch | None
-    recorder: Recorder
+    recorder: Recorder | Keeper
     modules: ModuleHooks
     gradients: Gradients
     parameters: Parameters
@@ -82,7 +83,7 @@ def wired(
 
     Raises:
         SelectionError: A pattern matches no module.
-        ConfigError: The optimizer or the scaler is none.
+        ConfigError: The optimizer or the scaler is none, or a folder cannot be made.
     """
     watched = watched_modules(models, options.select)
     by_id = {id(w.module()): w for w in watched}
@@ -91,13 +92,7 @@ def wired(
     run = Run(info, Columns(budget=options.memory, notices=info.notices))
     expects_training = bool(optimizers) or scaling is not None
     clock = _clock(options, events, expects_training=expects_training)
-    recorder = Recorder(
-        run.columns,
-        clock,
-        Reducer(reduce_once=options.reduce_once),
-        scaling.scale if scaling is not None else None,
-        info.rank,
-    )
+    recorder = _recorder(run, options, clock, scaling, watched)
     roles, tasks = frozenset(options.roles), Tasks(clock)
     gradients = Gradients(clock, recorder, roles, tasks)
     only = Only(by_id, clock)
@@ -147,6 +142,23 @@ def wired(
             uncompiled=Uncompiled() if opened else None,
         ),
     )
+
+
+def _recorder(
+    run: Run,
+    options: WatchConfig,
+    clock: Clock,
+    scaling: ScalerWatch | None,
+    watched: list[Watched],
+) -> Recorder | Keeper:
+    recorder = Recorder(
+        run.columns,
+        clock,
+        Reducer(reduce_once=options.reduce_once),
+        scaling.scale if scaling is not None else None,
+        run.info.rank,
+    )
+    return recorder if options.keep is None else Keeper(recorder, options.keep, run, watched)
 
 
 def _clock(options: WatchConfig, events: Events, *, expects_training: bool) -> Clock:

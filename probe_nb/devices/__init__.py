@@ -18,6 +18,7 @@ __all__ = [
     "SATURATES",
     "Bytes",
     "Copy",
+    "UnpinnedError",
     "capturing",
     "find",
     "has_float64",
@@ -133,31 +134,41 @@ class Copy:
         return self._host
 
 
+class UnpinnedError(RuntimeError):
+    """There is no memory on the host into which a device could copy on the side."""
+
+
 class Bytes(Copy):
     """The elements of a tensor as they lie, row by row, in memory that nobody else writes.
 
-    Nobody waits for a device: where memory cannot be pinned, `RuntimeError` is raised. To be made
-    in inference mode: what is copied has no history, and nobody's versions are counted up.
+    To be made in inference mode: what is copied has no history, and nobody's versions are counted
+    up. Nobody waits for a device; where it could not copy on the side, `UnpinnedError` is raised.
     """
 
     def _begun(self, t: Tensor) -> Tensor:
         """Begin to copy, in the order of the current stream."""
+        if is_host(t):
+            return _flat(torch.empty(t.shape, dtype=t.dtype, device="cpu").copy_(t))
         kind = getattr(torch, t.device.type)
-        pinned = t.device.type != "cpu"
-        if pinned and not hasattr(kind, "Event"):
-            raise RuntimeError(f"{t.device.type} has no events")
-        host = torch.empty(t.shape, dtype=t.dtype, device="cpu", pin_memory=pinned)
-        with on(t.device) if pinned else contextlib.nullcontext():
+        try:
+            event = kind.Event()
+            host = torch.empty(t.shape, dtype=t.dtype, device="cpu", pin_memory=True)
+        except (AttributeError, RuntimeError) as error:
+            raise UnpinnedError(str(error)) from error
+        with on(t.device):
             host.copy_(t, non_blocking=True)
-            if pinned:
-                self._event = kind.Event()
-                self._event.record()
-        return host.view(-1).view(torch.uint8)
+            event.record()
+        self._event = event
+        return _flat(host)
 
     def result(self) -> NDArray[Any]:
         """Return the bytes, waiting for them; not in pinned memory, of which there is little."""
         found = super().result()
         return found if self._event is None else found.copy()
+
+
+def _flat(t: Tensor) -> Tensor:
+    return t.view(-1).view(torch.uint8)
 
 
 def private_format(t: Tensor) -> bool:

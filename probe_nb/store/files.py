@@ -22,6 +22,7 @@ from probe_nb.errors import RunFormatError
 from probe_nb.exponents import BINS
 from probe_nb.store.blocks import ALL, GROUP, RAGGED, empty_block, whole
 from probe_nb.store.columns import Columns
+from probe_nb.store.keeping import Source, Tensors
 from probe_nb.store.table import ABSENT, COLUMNS, DTYPES, OF_SITE, Arrays, Tables, to_frame
 from probe_nb.terms import DIRECTIONS, ROLES, STATUSES, RunInfo, Site
 
@@ -49,21 +50,34 @@ _TYPES: Final[dict[str, Any]] = {
 }
 
 
-def save(path: str | os.PathLike[str], columns: Columns, info: RunInfo) -> Path:
-    """Write a run to `path`, whole or not at all, and return the path."""
+def save(
+    path: str | os.PathLike[str], columns: Columns, info: RunInfo, kept: Tensors | None = None
+) -> Path:
+    """Write a run to `path`, whole or not at all, and return the path.
+
+    Tensors that it keeps are written beside it; the files name each other.
+
+    Raises:
+        FileExistsError: A file of somebody else's is where the tensors belong.
+    """
     target = Path(path).expanduser()
     if target.is_dir():
         raise IsADirectoryError(f"`{target}` is a folder; give the path of a file to write.")
     target.parent.mkdir(parents=True, exist_ok=True)
+    saving = None if kept is None else kept.saving(target)
     about = {"format": FORMAT, "version": VERSION, "info": info.as_dict()}
+    about |= {} if saving is None else {"tensors": saving.about}
     metadata = {_KEY: json.dumps(about, allow_nan=False).encode()}
     pieces = columns.chunks()
     tables = columns.tables.copy()  # after the pieces: it knows all of their codes
     schema = _table(empty_block(), tables).schema.with_metadata(metadata)
     options = {"compression": "zstd", "use_dictionary": _TEXT, "write_page_checksum": True}
-    with whole(target) as file, pq.ParquetWriter(file, schema, **options) as writer:
-        for _, arrays in pieces:
-            writer.write_table(_table(arrays, tables), row_group_size=GROUP)
+    with whole(target) as file:
+        with pq.ParquetWriter(file, schema, **options) as writer:
+            for _, arrays in pieces:
+                writer.write_table(_table(arrays, tables), row_group_size=GROUP)
+        if saving is not None:
+            saving.write()
     return target
 
 
@@ -109,12 +123,18 @@ def load(path: str | os.PathLike[str], budget: int | None = None) -> tuple[Colum
         for table in _groups(source):
             rows += table.num_rows
             columns.append(_block(table, columns.tables))
-        info = _info(about["info"])
+        info = as_info(about["info"])
     except _DAMAGE as error:
         raise RunFormatError(f"Cannot read the run `{source}`: it is damaged ({error}).") from error
     if len(columns) < rows:
         raise OSError(f"Cannot read the run `{source}`: {columns.notices[-1]}")
     return columns, info
+
+
+def kept(path: str | os.PathLike[str]) -> Tensors:
+    """Return the tensors of a run that `save` wrote; they are looked for when asked for."""
+    source = Path(path).expanduser()
+    return Tensors(source=Source.of(source, _about(source).get("tensors")))
 
 
 def _groups(source: Path) -> Iterator[pa.Table]:
@@ -125,7 +145,7 @@ def _groups(source: Path) -> Iterator[pa.Table]:
             yield file.read_row_group(number)
 
 
-def _info(found: Any) -> RunInfo:
+def as_info(found: Any) -> RunInfo:
     """Return the description of a run, every field of the type that it has."""
     info = RunInfo(**found)
     for field in dataclasses.fields(RunInfo):

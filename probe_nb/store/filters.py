@@ -15,7 +15,7 @@ from probe_nb.errors import ConfigError, SelectionError, closest
 from probe_nb.exponents import Histogram
 from probe_nb.grammar import numbers_in
 from probe_nb.store.columns import Columns, Filter
-from probe_nb.store.table import FIXED, OF_SITE, stored, to_frame
+from probe_nb.store.table import COLUMNS, FIXED, OF_SITE, stored, to_frame
 from probe_nb.terms import COUNTS, ROLES, STATISTICS, STATUSES, shown
 
 _NAMES: Final = (
@@ -155,6 +155,14 @@ def summed(
             f"{steps[0]} to {steps[-1]}."
         )
     return functools.reduce(operator.add, found)
+
+
+def fed(columns: Columns, module: str, step: int | None, *, model: str | None) -> pd.DataFrame:
+    """Return the rows of a module's forward inputs in a step, as `Run.inputs` says."""
+    rows = of_site(columns, module, "input", leaf=None, model=model)
+    step = int(rows["step"].max()) if step is None else step
+    filters = {"module": module, "model": model, "role": ["input"], "step": step}
+    return chosen(columns, filters, COLUMNS)
 
 
 def _parsed(filters: Mapping[str, Any], columns: Columns) -> list[Filter]:

@@ -1,0 +1,290 @@
+"""The tensors that one run keeps: held within a budget, or on their way to a folder."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from probe_nb.errors import RunFormatError
+from probe_nb.store import tensors
+from probe_nb.store.kept import Kept, find
+from probe_nb.store.stream import Stream, files_in, load
+from probe_nb.terms import RunInfo
+
+_SUFFIX: Final = ".safetensors"
+_LISTED: Final = 10_000
+"""So many tensors that are not kept are listed, the newest ones."""
+
+
+class Source(NamedTuple):
+    """Where the tensors of a run that was loaded are, and the mark that they must bear."""
+
+    path: Path
+    mark: str
+    folder: bool
+    """It is a folder into which they were streamed; they stay there when the run is saved."""
+
+    @classmethod
+    def of(cls, records: Path, about: Any) -> Source | None:
+        """Return where the tensors are that belong to saved records, None if there are none.
+
+        Raises:
+            RunFormatError: What the records say of them makes no sense.
+        """
+        if about is None:
+            return None
+        try:
+            mark, folder = str(about["id"]), about["folder"]
+            path = _beside(records) if folder is None else Path(folder)
+            return cls(path, mark, folder is not None)
+        except (LookupError, TypeError) as error:
+            raise RunFormatError(
+                f"Cannot read the run `{records}`: it is damaged ({error})."
+            ) from error
+
+    def read(self) -> list[Kept]:
+        """Return what is known of them.
+
+        Raises:
+            FileNotFoundError: They are gone.
+            RunFormatError: They are damaged, or those of another run.
+        """
+        if self.folder:
+            return files_in(self.path, self.mark)
+        mark, found = tensors.read(self.path)
+        if mark != self.mark:
+            raise RunFormatError(
+                f"`{self.path}` holds other tensors than belong to the records beside it: one of "
+                "both was replaced."
+            )
+        return found
+
+
+class Saving(NamedTuple):
+    """Tensors that are to be saved beside records: what these say of them, and how."""
+
+    about: dict[str, str | None]
+    write: Callable[[], object]
+
+
+def _beside(records: Path) -> Path:
+    """Return the file of the tensors that belong to saved records."""
+    name = records.name.removesuffix(".parquet")
+    return records.with_name(name + _SUFFIX)
+
+
+class Tensors:
+    """Tensors that are kept, and why others are not.
+
+    Those that are not in a file take at most `budget` bytes. What does not fit is not kept, unless
+    it `makes_room`: then tensors of older steps go, oldest first, and none where that is not
+    enough. What is read is asked for without a lock: a forked child, or a signal handler, may ask.
+    """
+
+    def __init__(
+        self,
+        budget: int | None = None,
+        *,
+        makes_room: bool = False,
+        stream: Stream | None = None,
+        source: Source | None = None,
+    ) -> None:
+        """Start empty, or with what `source` has, which is read when somebody asks."""
+        self._stream = stream
+        self._budget = budget
+        self._makes_room = makes_room
+        self._source = source
+        self._stays = source if source is not None and source.folder else None
+        self._known: list[Kept] = []
+        self._held: dict[int, deque[Kept]] = {}
+        self._sizes: dict[int, int] = {}
+        self._bytes = 0
+        self._missed = 0
+        self._coming: deque[Kept] = deque()
+        self._lost: list[str] = []
+        self._told: set[str] = set()
+        self._lock = threading.RLock()
+        if stream is not None:
+            stream.written = self._written
+            self._stays = Source(stream.folder, stream.mark, folder=True)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be copied and pickled as what is there: bytes that are in files stay there."""
+        for each in (known := self.known()):
+            if not isinstance(each.data, tensors.Stored):
+                each.data = tensors.bytes_of(each)
+        return type(self), (), {"_known": known, "_stays": self._stays}
+
+    def known(self) -> list[Kept]:
+        """Return every tensor that was to be kept, in the order in which they came."""
+        if self._source is not None:
+            self._known, self._source = self._source.read(), None
+        return list(self._known)
+
+    def saving(self, records: Path) -> Saving | None:
+        """Return how to save them with the records of the run, None if there are none.
+
+        Those in a folder stay there: the records say where.
+
+        Raises:
+            FileExistsError: Somebody else's file is in the place.
+        """
+        if self._stays is not None:
+            return Saving({"id": self._stays.mark, "folder": str(self._stays.path)}, lambda: None)
+        known = self.known()
+        if not known:
+            return None
+        target, mark = _beside(records), secrets.token_hex(8)
+        if target.exists() and not tensors.is_ours(target):
+            raise FileExistsError(
+                f"The kept tensors belong into `{target}`, where another file is. Save the run "
+                "under another name."
+            )
+        return Saving(
+            {"id": mark, "folder": None},
+            lambda: tensors.write(target, known, mark, lasting=True),
+        )
+
+    def tensor(self, module: str, role: str, **where: Any) -> Any:
+        """Return a tensor, as `Run.tensor` says."""
+        kept = find(self.known(), module, role, **where)
+        data = tensors.bytes_of(kept)
+        if data is None:  # it made room meanwhile
+            return self.tensor(module, role, **where)
+        return tensors.as_tensor(kept, data)
+
+    # -- taking in ------------------------------------------------------------------------------
+
+    def take(self, kept: Kept, copy: Callable[[], Any]) -> None:
+        """Keep a tensor if there is room: `copy` gives its bytes, or what will have them."""
+        with self._lock:
+            if not self._fits(kept):
+                self._refuse(kept, "budget")
+                return
+            kept.data = copy()
+            self._held.setdefault(kept.step, deque()).append(kept)
+            self._sizes[kept.step] = self._sizes.get(kept.step, 0) + kept.bytes
+            self._bytes += kept.bytes
+            self._known.append(kept)
+            if self._stream is not None:
+                self._stream.put(kept)
+            elif not isinstance(kept.data, np.ndarray):
+                self._coming.append(kept)
+
+    def refuse(self, kept: Kept, why: str) -> None:
+        """Take note of a tensor that cannot be kept."""
+        with self._lock:
+            self._refuse(kept, why)
+
+    def _refuse(self, kept: Kept, why: str) -> None:
+        kept.drop(why)
+        self._known.append(kept)
+        self._miss()
+        if self._stream is not None:
+            self._stream.put(kept)
+
+    def _miss(self) -> None:
+        """Count a tensor that is not kept; of many the oldest are not listed any more."""
+        self._missed += 1
+        if self._missed > 2 * _LISTED:
+            missed = [each for each in self._known if each.data is None]
+            old = set(missed[:-_LISTED])
+            self._known = [each for each in self._known if each not in old]
+            self._missed = _LISTED
+
+    def _fits(self, kept: Kept) -> bool:
+        if self._budget is None:
+            return True
+        over = self._bytes + kept.bytes - self._budget
+        if over > 0 and self._makes_room:
+            steps = reversed(self._sizes)
+            newer = itertools.takewhile(lambda step: step >= kept.step, steps)
+            if self._bytes - sum(self._sizes[step] for step in newer) >= over:
+                self._make_room(over, kept.step)
+        return self._bytes + kept.bytes <= self._budget
+
+    def _make_room(self, over: int, step: int) -> None:
+        """Drop tensors of older steps, those first that came first."""
+        while over > 0 and (oldest := next(iter(self._held), step)) < step:
+            each = self._held[oldest][0]
+            each.drop("made room")
+            self._let_go(each)
+            self._miss()
+            over -= each.bytes
+
+    def _let_go(self, kept: Kept) -> None:
+        """Hold a tensor no more."""
+        held = self._held[kept.step]
+        held.remove(kept)  # the first of them, most often
+        self._sizes[kept.step] -= kept.bytes
+        self._bytes -= kept.bytes
+        if not held:
+            del self._held[kept.step], self._sizes[kept.step]
+
+    # -- what comes of them ---------------------------------------------------------------------
+
+    def settle(self) -> list[str]:
+        """Take in copies that have come; return, in words, what was lost since."""
+        with self._lock:
+            while self._coming and self._landed(self._coming[0], wait=False):
+                self._coming.popleft()
+            lost, self._lost = self._lost, []
+        return lost
+
+    def finish(self) -> list[str]:
+        """Wait until every copy has come, and every tensor is written; may be repeated."""
+        if self._stream is not None:
+            self._stream.finish()
+        with self._lock:
+            while self._coming and self._landed(self._coming[0], wait=True):
+                self._coming.popleft()
+        return self.settle()
+
+    def _landed(self, kept: Kept, *, wait: bool) -> bool:
+        copy = kept.data
+        if copy is None or isinstance(copy, np.ndarray):
+            return True
+        try:
+            if not (wait or copy.is_done()):
+                return False
+            kept.data = copy.result()
+        except RuntimeError as error:
+            self._fail(kept, "failed", f"a device lost tensors that were to be kept: {error}")
+        return True
+
+    def _fail(self, kept: Kept, why: str, told: str) -> None:
+        kept.drop(why)
+        self._let_go(kept)
+        self._miss()
+        if why not in self._told:
+            self._told.add(why)
+            self._lost.append(f"{told}. `run.kept()` lists which are missing.")
+
+    def _written(self, kept: list[Kept], stored: list[Any], error: Exception | None) -> None:
+        """Hear from the stream that tensors are in a file, or why they are not."""
+        with self._lock:
+            for each, place in zip(kept, stored, strict=True):
+                if each.data is not None and error is None:
+                    each.data = place
+                    self._let_go(each)
+                elif each.data is not None:
+                    self._fail(
+                        each, "disk", f"the folder of kept tensors cannot be written: {error}"
+                    )
+
+
+def streamed(folder: Path) -> tuple[RunInfo, None, Tensors]:
+    """Return what a run that streamed its tensors into a folder is made of; it has no records.
+
+    Raises:
+        RunFormatError: No tensors were streamed into it, or what it says is damaged.
+    """
+    info, mark = load(folder)
+    return info, None, Tensors(source=Source(folder, mark, folder=True))

@@ -1,0 +1,196 @@
+"""What is known of each tensor that was to be kept: where it was seen, and whether it is there."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+import pandas as pd
+
+from probe_nb.errors import SelectionError, closest
+from probe_nb.terms import DIRECTIONS, ROLES, shown
+
+KEPT: Final = "kept"
+_TEXT: Final = ("model", "module", "direction", "role", "leaf", "dtype", "status")
+COLUMNS: Final = (
+    *("model", "module", "direction", "role", "leaf", "step", "micro_step", "call", "backward"),
+    *("dtype", "shape", "bytes", "status"),
+)
+"""The columns of `run.kept()`, in order."""
+
+
+@dataclass(eq=False, slots=True)
+class Kept:
+    """One tensor that was to be kept."""
+
+    model: str
+    module: str
+    direction: str
+    role: str
+    leaf: str
+    step: int
+    micro_step: int
+    call: int
+    backward: int
+    """As in the row of its statistics; -1 where there is none."""
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    status: str = KEPT
+    data: Any = None
+    """Its bytes: an array, or what has a `result()` that gives one; None if it is not kept."""
+
+    def drop(self, why: str) -> None:
+        """Be not kept, for a reason."""
+        self.status = f"not {KEPT}: {why}"  # first: who finds no data asks for the reason
+        self.data = None
+
+    def about(self) -> list[Any]:
+        """Return what JSON can hold of it: everything but the bytes."""
+        return [getattr(self, name) for name in COLUMNS]
+
+
+def described(about: Any) -> Kept:
+    """Return what `Kept.about` wrote.
+
+    Raises:
+        TypeError: It is something else.
+        ValueError: A role or direction is unknown.
+    """
+    *values, shape, size, status = about
+    kept = Kept(*values, tuple(shape), size, status)
+    for field in fields(Kept)[:-1]:
+        value, wanted = getattr(kept, field.name), _TYPES[str(field.type)]
+        if type(value) is not wanted:
+            raise TypeError(f"`{field.name}` is {value!r}")
+    if not all(type(n) is int for n in kept.shape):
+        raise TypeError(f"`shape` is {kept.shape!r}")
+    if kept.role not in ROLES or kept.direction not in DIRECTIONS:
+        raise ValueError(f"unknown direction or role in {kept}")
+    return kept
+
+
+_TYPES: Final = {"str": str, "int": int, "tuple[int, ...]": tuple}
+
+
+def frame(kept: Sequence[Kept]) -> pd.DataFrame:
+    """Return one row per tensor that was to be kept, in the order in which they came."""
+    data = {name: [getattr(each, name) for each in kept] for name in COLUMNS}
+    made = pd.DataFrame(data, columns=list(COLUMNS)).astype(
+        dict.fromkeys(("step", "micro_step", "call", "bytes"), "int64")
+        | dict.fromkeys(_TEXT, "category")
+    )
+    backward = made["backward"].astype("Int64")
+    made["backward"] = backward.mask(backward < 0)
+    return made
+
+
+def find(
+    everything: Sequence[Kept],
+    module: str,
+    role: str,
+    *,
+    step: int | None,
+    call: int | None,
+    leaf: str | None,
+    micro_step: int | None,
+    direction: str | None,
+    model: str | None,
+) -> Kept:
+    """Return the newest tensor that all of this is true of, as `Run.tensor` says.
+
+    Raises:
+        SelectionError: There is none; the message says what is kept, and why this is not.
+    """
+    if role not in ROLES:
+        raise SelectionError(
+            f"`{role}` is not a role.{closest(role, ROLES)} Known: {', '.join(ROLES)}."
+        )
+    if not everything:
+        raise SelectionError(
+            "This run keeps no tensors. `watch(keep=...)` says which it is to keep."
+        )
+    at = _of_module(everything, module, model)
+    of_role = [each for each in at if each.role == role]
+    name = f"`{shown(at[0].module)}`"
+    if not of_role:
+        raise SelectionError(
+            f"Of {name} no `{role}` was to be kept, but {_listed(e.role for e in at)}. "
+            "`probe.Keep(..., roles=...)` says what is."
+        )
+    ways = {each.direction for each in of_role}
+    direction = direction or min(ways, key=DIRECTIONS.index)
+    wanted: dict[str, Any] = {
+        "direction": direction,
+        "call": call,
+        "leaf": leaf,
+        "micro_step": micro_step,
+    }
+    here = [e for e in of_role if all(v in (None, getattr(e, n)) for n, v in wanted.items())]
+    if not here:
+        asked = ", ".join(f"{n} {v}" for n, v in wanted.items() if v is not None)
+        raise SelectionError(f"{name} has no {role} with {asked}. {_there(of_role)}")
+    return _newest(here, of_role, f"{name} {role}", step)
+
+
+def _of_module(everything: Sequence[Kept], module: str, model: str | None) -> list[Kept]:
+    """Return the tensors of one module, of which there is at least one."""
+    path = "" if module == shown("") else module
+    known = list(dict.fromkeys(e.module for e in everything if model in (None, e.model)))
+    hits = [path] if path in known else fnmatch.filter(known, path)
+    if not hits:
+        raise SelectionError(
+            f"No tensor of `{shown(module)}` was to be kept.{closest(path, known)} "
+            f"Kept are those of {_listed(map(shown, known))}."
+        )
+    at = [e for e in everything if e.module == hits[0] and model in (None, e.model)]
+    models = list(dict.fromkeys(e.model for e in at))
+    if len(hits) > 1 or len(models) > 1:
+        what = map(shown, hits) if len(hits) > 1 else (f"model {m}" for m in models)
+        raise SelectionError(
+            f"`{shown(module)}` could be {_listed(what)}. Give the path of one, and `model=` if "
+            "several models have it."
+        )
+    return at
+
+
+def _newest(here: list[Kept], of_role: list[Kept], what: str, step: int | None) -> Kept:
+    there = [each for each in here if each.data is not None]
+    if step is None and there:
+        step = max(each.step for each in there)
+    found = [each for each in there if each.step == step]
+    if not found:
+        missed = [each for each in here if step in (None, each.step)]
+        why = missed[-1].status if missed else "none was seen then"
+        at = "" if step is None else f" of step {step}"
+        raise SelectionError(f"{what}{at} is not there: {why}. {_there(of_role)}")
+    leaves = list(dict.fromkeys(each.leaf for each in found))
+    if len(leaves) > 1:
+        raise SelectionError(f"{what} is several tensors; give `leaf=`, one of {_listed(leaves)}.")
+    return found[-1]
+
+
+def _there(of_role: list[Kept]) -> str:
+    """Say what is kept of one role of a module."""
+    kept = [each for each in of_role if each.data is not None]
+    if not kept:
+        return "Nothing is kept of it; `run.kept()` says of each tensor why."
+    facts: list[tuple[str, Callable[[Kept], Any]]] = [
+        ("steps", lambda e: e.step),
+        ("micro steps", lambda e: e.micro_step),
+        ("calls", lambda e: e.call),
+        ("leaves", lambda e: e.leaf),
+    ]
+    said = [f"{name} {_listed(sorted({of(e) for e in kept}))}" for name, of in facts]
+    return f"Kept are {', '.join(said)}."
+
+
+def _listed(values: Iterable[Any]) -> str:
+    """Write a few values out, of many the first and the last."""
+    found = dict.fromkeys(values)
+    different = [f"`{each}`" if isinstance(each, str) else str(each) for each in found]
+    if len(different) > 6:  # noqa: PLR2004 - as many as a person reads
+        return f"{different[0]} to {different[-1]} ({len(different)} in all)"
+    return ", ".join(different)

@@ -1,0 +1,182 @@
+"""Kept tensors written into a folder as they come, by a thread of its own.
+
+A folder holds `run.json`, which says of which run it is, and numbered files of tensors. Each file
+is there whole or not at all. A process that is killed loses what the thread had not written yet:
+most often what came within the last tenth of a second.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import json
+import os
+import queue
+import secrets
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from probe_nb.errors import ConfigError, RunFormatError, notify
+from probe_nb.store import tensors
+from probe_nb.store.blocks import whole
+from probe_nb.store.kept import Kept
+from probe_nb.terms import RunInfo
+
+ABOUT: Final = "run.json"
+_PAUSE: Final = 0.1
+"""Seconds between two files: they would be many otherwise."""
+_CHUNK: Final = 2**26
+"""Bytes that are enough for one file."""
+
+
+class Stream:
+    """Writes what is put into it; `written` hears what became of it."""
+
+    def __init__(self, folder: str, info: RunInfo) -> None:
+        """Make the folder, or, where another run's tensors are in it, one beside it.
+
+        Raises:
+            ConfigError: It cannot be made.
+        """
+        self.mark = secrets.token_hex(8)
+        self._info = info
+        self.folder = _claimed(Path(folder).expanduser().absolute(), self._about())
+        self.written: Callable[[list[Kept], list[Any], Exception | None], None]
+        self._numbers = itertools.count()
+        self._queue: queue.SimpleQueue[Kept | None] = queue.SimpleQueue()
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._owner = os.getpid()
+
+    def _about(self) -> str:
+        about = {"format": tensors.FORMAT, "version": tensors.VERSION, "id": self.mark}
+        return json.dumps(about | {"info": self._info.as_dict()})
+
+    def put(self, kept: Kept) -> None:
+        """Have a tensor written, or why it is not kept; waits for nothing."""
+        self._queue.put(kept)
+        if self._thread is None:
+            self._begin()
+
+    def _begin(self) -> None:
+        atexit.register(self.finish)
+        self._ending.clear()
+        self._thread = threading.Thread(target=self._run, name="probe_nb tensors", daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Wait until all is written; may be repeated."""
+        thread = self._thread
+        if thread is None or os.getpid() != self._owner:
+            return
+        self._ending.set()
+        self._queue.put(None)
+        thread.join()
+        self._thread = None
+        with contextlib.suppress(OSError), whole(self.folder / ABOUT) as file:
+            file.write(self._about().encode())  # how it ended
+        atexit.unregister(self.finish)
+
+    # -- in the thread ----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        ended = False
+        while not ended:
+            batch, ended = self._batch()
+            if batch:
+                self._write(batch)
+            self._ending.wait(_PAUSE)
+
+    def _batch(self) -> tuple[list[Kept], bool]:
+        """Wait for a tensor; return what is there by then, and whether that was all."""
+        batch: list[Kept] = []
+        size = 0
+        try:
+            while size < _CHUNK:
+                kept = self._queue.get(block=not batch)
+                if kept is None:
+                    return batch, True
+                batch.append(kept)
+                size += kept.bytes
+        except queue.Empty:
+            pass
+        return batch, False
+
+    def _write(self, batch: list[Kept]) -> None:
+        try:
+            path = self.folder / f"{next(self._numbers):08d}.safetensors"
+            stored, error = tensors.write(path, batch, self.mark, lasting=False), None
+        except Exception as caught:
+            stored, error = [None] * len(batch), caught
+        self.written(batch, stored, error)
+
+
+def _claimed(folder: Path, text: str) -> Path:
+    """Return a folder that is this run's alone: this one, or one beside it."""
+    others = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
+    return next(each for each in itertools.chain([folder], others) if _claims(each, text))
+
+
+def _claims(folder: Path, text: str) -> bool:
+    """Write the first file into a folder; tell whether it was the first.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ABOUT).open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        if isinstance(error, FileExistsError) and folder.is_dir():
+            return False
+        raise ConfigError(f"`folder` is `{folder}`, which cannot be made: {error}") from error
+    return True
+
+
+def load(folder: Path) -> tuple[RunInfo, str]:
+    """Return what a folder says of its run, and the mark of its files.
+
+    Raises:
+        RunFormatError: No tensors were streamed into it, or what it says is damaged.
+    """
+    from probe_nb.store.files import as_info  # it knows of what is here
+
+    try:
+        about = json.loads((folder / ABOUT).read_text("utf-8"))
+        if about["format"] != tensors.FORMAT or about["version"] > tensors.VERSION:
+            raise ValueError(f"it is of format {about['version']}")  # noqa: TRY301
+        info = as_info(about["info"])
+        mark = str(about["id"])
+    except (OSError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise RunFormatError(
+            f"`{folder}` is no folder into which a run streamed tensors ({error})."
+        ) from error
+    if info.ended == "open":
+        info.ended = "unknown: it was killed, or is still open"
+    return info, mark
+
+
+def files_in(folder: Path, mark: str) -> list[Kept]:
+    """Return what the files of a run hold, in the order in which they were written.
+
+    Raises:
+        FileNotFoundError: The folder is gone.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"There is no folder `{folder}`, in which kept tensors should be.")
+    found = (_in_file(path, mark) for path in sorted(folder.glob("*.safetensors")))
+    return [kept for each in found for kept in each]
+
+
+def _in_file(path: Path, mark: str) -> list[Kept]:
+    """Return what a file holds; one that is damaged does not hide the others."""
+    try:
+        its, known = tensors.read(path)
+    except RunFormatError as error:
+        notify(f"probe_nb: {error} The other files of the folder are read.")
+        return []
+    return known if its == mark else []

@@ -1,0 +1,184 @@
+"""Kept tensors in a safetensors file: their bytes, and in its metadata what is known of each.
+
+Nothing is pickled. torch is imported where a tensor is made, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probe_nb.errors import RunFormatError
+from probe_nb.store.blocks import whole
+from probe_nb.store.kept import KEPT, Kept, described
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FORMAT: Final = "probe_nb tensors"
+VERSION: Final = 1
+_KEY: Final = "probe_nb"
+_HEADER: Final = 100_000_000
+"""Bytes of a header that the library reads."""
+
+_NATIVE: Final = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+"""Types that every reader of such files knows; of others the bytes are written as they are."""
+
+Bytes = NDArray[np.uint8]
+
+
+def bytes_of(kept: Kept) -> Bytes | None:
+    """Return the bytes of a tensor wherever they are, None if it is not kept."""
+    data = kept.data
+    return data if data is None or isinstance(data, np.ndarray) else data.result()
+
+
+def as_tensor(kept: Kept, data: Bytes) -> Tensor:
+    """Make a tensor of bytes, with memory of its own."""
+    import torch
+
+    with torch._C.DisableTorchFunction():  # noqa: SLF001 - no default device of the user's
+        flat = torch.from_numpy(np.array(data))
+        return flat.view(getattr(torch, kept.dtype)).view(kept.shape)
+
+
+def write(path: Path, kept: Sequence[Kept], mark: str, *, lasting: bool) -> list[Stored | None]:
+    """Write tensors, and what is known of those that are not kept, whole or not at all.
+
+    Returns where each is then, None for one that is not kept.
+
+    Raises:
+        ValueError: They are more than one file can describe.
+        OSError: The file cannot be written.
+    """
+    found = [bytes_of(each) for each in kept]
+    sums = [None if data is None else zlib.crc32(data.data) for data in found]
+    about = [[*each.about(), crc] for each, crc in zip(kept, sums, strict=True)]
+    metadata = {"format": FORMAT, "version": VERSION, "id": mark, "tensors": about}
+    header: dict[str, Any] = {"__metadata__": {_KEY: json.dumps(metadata)}}
+    stored: list[Stored | None] = []
+    end = 0
+    for number, (each, data, crc) in enumerate(zip(kept, found, sums, strict=True)):
+        if data is None or crc is None:
+            stored.append(None)
+            continue
+        start, end = end, end + data.nbytes
+        native = _NATIVE.get(each.dtype)
+        shape = [data.nbytes] if native is None else each.shape
+        entry = {"dtype": native or "U8", "shape": shape, "data_offsets": [start, end]}
+        header[str(number)] = entry
+        stored.append(Stored(path, str(number), data.nbytes, crc))
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    if len(text) > _HEADER:
+        raise ValueError(f"{len(kept):,} tensors are too many for one file; keep fewer of them")
+    with whole(path, lasting=lasting) as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for data in found:
+            if data is not None:
+                file.write(data.data)
+    return stored
+
+
+class Stored(NamedTuple):
+    """The bytes of a tensor in a file."""
+
+    path: Path
+    key: str
+    bytes: int
+    crc: int
+
+    def result(self) -> Bytes:
+        """Read them.
+
+        Raises:
+            FileNotFoundError: Somebody removed the file.
+            RunFormatError: It is damaged.
+        """
+        import torch
+
+        with _opened(self.path) as file:
+            t = file.get_tensor(self.key)
+            data: Bytes = t.contiguous().view(-1).view(torch.uint8).numpy().copy()
+        if data.nbytes != self.bytes or zlib.crc32(data.data) != self.crc:
+            raise RunFormatError(f"Cannot read `{self.path}`: tensor {self.key} is damaged.")
+        return data
+
+
+def read(path: Path) -> tuple[str, list[Kept]]:
+    """Return the mark of a file and what is known of its tensors; they are read when asked for.
+
+    Raises:
+        FileNotFoundError: Nothing is there.
+        RunFormatError: It is none of ours, is damaged, or is of a newer version.
+    """
+    with _opened(path) as file:
+        metadata = (file.metadata() or {}).get(_KEY)
+        keys = set(file.keys())
+    if metadata is None:
+        raise RunFormatError(f"`{path}` holds no tensors that a run kept.")
+    try:
+        about = json.loads(metadata)
+        if about["format"] != FORMAT or about["version"] > VERSION:
+            raise RunFormatError(
+                f"`{path}` is of format {about['version']}, this probe_nb reads up to {VERSION}. "
+                "Update with: pip install -U probe-nb"
+            )
+        found = []
+        for number, (*facts, crc) in enumerate(about["tensors"]):
+            kept = described(facts)
+            if kept.status == KEPT:
+                if str(number) not in keys:
+                    raise LookupError(f"tensor {number} is missing")  # noqa: TRY301
+                kept.data = Stored(path, str(number), kept.bytes, crc)
+            found.append(kept)
+        return str(about["id"]), found
+    except (LookupError, TypeError, ValueError, RecursionError) as error:
+        if isinstance(error, RunFormatError):
+            raise
+        raise RunFormatError(f"Cannot read `{path}`: it is damaged ({error}).") from error
+
+
+def is_ours(path: Path) -> bool:
+    """Tell whether a file holds tensors that a run kept."""
+    try:
+        with _opened(path) as file:
+            return _KEY in (file.metadata() or {})
+    except (OSError, RunFormatError):
+        return False
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    import safetensors
+
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            yield file
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"There is no file `{path}`, in which kept tensors should be."
+        ) from None
+    except (OSError, safetensors.SafetensorError) as error:
+        raise RunFormatError(f"Cannot read `{path}`: it is damaged ({error}).") from error
