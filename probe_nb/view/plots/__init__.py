@@ -223,10 +223,10 @@ class Plots:
         >>> [label.get_text() for label in ax.get_yticklabels()]
         ['0', '$2^{0}$', '$2^{1}$', '$2^{2}$']
         """
-        from probe_nb.view.plots import data, histogram, maps
+        from probe_nb.view.plots import data, maps, powers
 
         steps, found, own = data.counted(self._run, module, role, leaf=leaf, model=model)
-        limits = histogram.limits_of(own if dtype is None else dtype, given=dtype is not None)
+        limits = powers.limits_of(own if dtype is None else dtype, given=dtype is not None)
         title = f"{_site(module, role, leaf)}, magnitudes"
         return maps.histograms(ax, steps, maps.exponents_of(found), title, limits)
 
@@ -266,12 +266,12 @@ class Plots:
         >>> run.plot.gradient_flow().lines[0].get_xdata().round(4).tolist()
         [3.0]
         """
-        from probe_nb.view.plots import data, dots
+        from probe_nb.view.plots import dots, parameters
 
-        flow = data.flow(self._run, module, stat, step, model)
+        flow = parameters.flow(self._run, module, stat, step, model)
         title = f"gradients of the parameters, step {flow.step:,}"
         label = "root mean square" if stat == "rms" else stat
-        return dots.draw(ax, flow, title, label)
+        return dots.draw(ax, flow, title, label, missing="none: no gradient")
 
     def update_ratios(
         self,
@@ -305,12 +305,12 @@ class Plots:
 
         Source: A. Karpathy, "Building makemore, part 3", 2022: updates about 1e-3 of the values.
         """
-        from probe_nb.view.plots import data, updates
+        from probe_nb.view.plots import parameters, updates
 
-        grid = data.ratios(self._run, module, leaf, model)
+        grid = parameters.ratios(self._run, module, leaf, model)
         if step is None:
             return updates.over_steps(ax, grid)
-        return updates.in_step(ax, data.of_step(grid, step))
+        return updates.in_step(ax, parameters.of_step(grid, step))
 
 
 def _site(module: str, role: str, leaf: str | None) -> str:

@@ -12,8 +12,9 @@ from matplotlib.lines import Line2D
 from matplotlib.transforms import blended_transform_factory
 
 from probe_nb.view.plots import style
-from probe_nb.view.plots.data import Booleans, Flow, names_of
+from probe_nb.view.plots.data import Booleans, names_of
 from probe_nb.view.plots.maps import height_of
+from probe_nb.view.plots.parameters import Flow
 from probe_nb.view.plots.style import Palette
 
 _ROOMY: Final = 0.13
@@ -21,9 +22,9 @@ _ROOMY: Final = 0.13
 
 _KINDS: Final = ("weight", "bias", "other")
 _MARKERS: Final = {
-    "none": ("s", "none"),
-    "frozen": ("d", "frozen"),
-    "0": ("v", "exactly 0"),
+    "none": "s",
+    "frozen": "d",
+    "0": "v",
 }
 
 
@@ -44,9 +45,20 @@ def draw(
     flow: Flow,
     title: str,
     label: str,
+    *,
+    missing: str,
     guide: Callable[[Axes, Palette], Entries] | None = None,
 ) -> Axes:
-    """Draw a dot per parameter on a log axis, and in words what has no number."""
+    """Draw a dot per parameter on a log axis, and in words what has no number.
+
+    Args:
+        ax: Axes to draw on.
+        flow: What is drawn.
+        title: The headline.
+        label: What the numbers are.
+        missing: What the legend says of a parameter without a number.
+        guide: Draws more behind the dots, and returns what a legend says of it.
+    """
     modules = list(dict.fromkeys(key[:2] for key in flow.keys))
     ax, colours = style.axes(ax, 8.0, height_of(len(modules)))
     rows = np.array([modules.index(key[:2]) for key in flow.keys])
@@ -56,13 +68,15 @@ def draw(
     entries = _dots(ax, flow, rows, shown, colours)
     entries += _bad(ax, flow.bad, rows, shown, colours)
     words = _words(flow, is_log=is_log)
-    entries += _edge(ax, words, rows, colours)
+    entries += _edge(ax, words, rows, missing, colours)
     _write(ax, flow, words, rows, colours)
     first = np.flatnonzero(flow.bad)
     style.names_down(ax, names_of(modules), int(rows[first[0]]) if len(first) else None)
     ax.grid(visible=True, axis="x", color=colours.faint, linewidth=0.6)
     ax.set_axisbelow(True)
     ax.set_xlabel(label)
+    if not np.isfinite(shown).any():
+        ax.set_xticks([])
     style.title(ax, title)
     if guide is not None:
         entries += guide(ax, colours)
@@ -127,11 +141,12 @@ def _words(flow: Flow, *, is_log: bool) -> list[str]:
     return found
 
 
-def _edge(ax: Axes, words: Sequence[str], rows: Any, colours: Palette) -> Entries:
+def _edge(ax: Axes, words: Sequence[str], rows: Any, missing: str, colours: Palette) -> Entries:
     """Mark at the left edge what has no dot, in words where there is room."""
     edge = blended_transform_factory(ax.transAxes, ax.transData)
     entries: Entries = []
-    for word, (marker, meaning) in _MARKERS.items():
+    meaning = {"none": missing, "frozen": "frozen", "0": "exactly 0"}
+    for word, marker in _MARKERS.items():
         places = np.unique(rows[[each == word for each in words]])
         if not len(places):
             continue
@@ -144,7 +159,7 @@ def _edge(ax: Axes, words: Sequence[str], rows: Any, colours: Palette) -> Entrie
         }
         x = np.full(len(places), 0.012)
         ax.plot(x, places, transform=edge, gid=word, **look)
-        entries.append((Line2D([], [], **look), meaning))
+        entries.append((Line2D([], [], **look), meaning[word]))
     return entries
 
 

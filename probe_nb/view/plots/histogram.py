@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,23 +19,10 @@ from matplotlib.transforms import blended_transform_factory
 
 from probe_nb.analysis.alarms import LIMITS
 from probe_nb.analysis.words import plural
-from probe_nb.errors import SelectionError, closest
 from probe_nb.exponents import Histogram
 from probe_nb.view.plots import style
+from probe_nb.view.plots.powers import DTYPES, Lost, Places, fit, known_dtypes, places
 from probe_nb.view.plots.style import Palette, written
-
-DTYPES: Final = {
-    "float16": ("float16", -14),
-    "bfloat16": ("bfloat16", -126),
-    "float8_e4m3fn": ("float8 e4m3", -6),
-    "float8_e5m2": ("float8 e5m2", -14),
-    "float32": ("float32", -126),
-}
-"""What a dtype is called here, and the exponent of its smallest normal number."""
-
-SHOWN: Final = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
-_AXIS: Final = (-25, 17)
-"""Exponents that are always in view: all limits of float16 and of the float8 types."""
 
 _ROW: Final = 0.075
 _LABEL: Final = 0.42
@@ -45,108 +31,14 @@ _LABEL: Final = 0.42
 _LEFT: Final = 0.8
 """The share of the axes that is left when there is room for what stands beside them."""
 
-_COLUMNS: Final = {"under": 46, "subnormal": 102, "over": 160}
+_COLUMNS: Final = {"under": 56, "subnormal": 112, "over": 168}
 """What a dtype does to values, and how many points right of the axes that stands."""
 
-_NEARLY: Final = 0.99
-"""A largest number above this share of its bin fills the bin."""
+_DENSE: Final = 80
+"""From so many powers of two on an edge would hide its bar."""
 
 _TICKS: Final = (1, 2, 5)
 _DISTANCE: Final = 0.13
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where values stand on the x axis: a unit is a power of two.
-
-    Attributes:
-        low: The smallest exponent in view.
-        high: The largest one.
-        signed: Whether negative values have a side of their own.
-    """
-
-    low: int
-    high: int
-    signed: bool
-
-    @property
-    def slot(self) -> float:
-        """The width of what stands for a single value: 0, an infinity, NaN."""
-        return max(2.0, 0.05 * (self.high - self.low + 1) * (1 + self.signed))
-
-    @property
-    def outer(self) -> float:
-        """The width of what stands outside: room for its name."""
-        return 1.7 * self.slot
-
-    def at(self, exponent: float, sign: int) -> float:
-        """Return the place of sign * 2**exponent."""
-        return sign * (exponent - self.low + 0.75 * self.slot)
-
-    @property
-    def end(self) -> float:
-        """The place of what is larger than everything in view."""
-        return self.at(self.high + 1, 1)
-
-
-class Lost(NamedTuple):
-    """Shares of the finite non-zero elements that a dtype could not hold, or not in full.
-
-    Attributes:
-        under: Become 0.
-        subnormal: Lose digits.
-        over: Become infinite, or are cut to the largest number.
-        perhaps: Lie in the last bin, of which the dtype holds a part.
-    """
-
-    under: float
-    subnormal: float
-    over: float
-    perhaps: float
-
-
-def places(histogram: Histogram, *, signed: bool) -> Places:
-    """Return an axis for a histogram."""
-    exponents, _ = histogram.exponents()
-    low, high = _AXIS
-    if len(exponents):
-        low, high = min(low, int(exponents[0]) - 1), max(high, int(exponents[-1]) + 1)
-    return Places(low, high, signed)
-
-
-def known_dtypes(dtypes: Sequence[str]) -> list[str]:
-    """Return the names of dtypes with or without `torch.`, each of which has limits here.
-
-    Raises:
-        SelectionError: One has none.
-    """
-    names = [str(each).removeprefix("torch.") for each in dtypes]
-    for each in names:
-        if each not in DTYPES:
-            raise SelectionError(
-                f"`{each}` is not a type to compare with.{closest(each, DTYPES)} "
-                f"Known: {', '.join(DTYPES)}."
-            )
-    return names
-
-
-def limits_of(dtype: str, *, given: bool) -> dict[str, float]:
-    """Return what limits a dtype, and the exponents of that; nothing of one without limits.
-
-    Raises:
-        SelectionError: It has none, and was asked for by name.
-    """
-    if given:
-        (dtype,) = known_dtypes([dtype])
-    if dtype not in DTYPES:
-        return {}
-    label, normal = DTYPES[dtype]
-    smallest, _, largest = LIMITS[dtype]
-    return {
-        f"{label}: largest {written(largest)}": math.log2(largest),
-        f"{label}: smallest normal": normal,
-        f"{label}: smallest": smallest,
-    }
 
 
 def draw(
@@ -167,7 +59,7 @@ def draw(
         width=1.0,
         color=colours.data,
         edgecolor=colours.page,
-        linewidth=0.4,
+        linewidth=0.4 if where.high - where.low < _DENSE else 0.0,
     )
     ax.bar([0.0], [histogram.zero], width=0.9 * where.slot, color=colours.soft)
     _draw_outside(ax, where, colours, outside, foot)
@@ -362,26 +254,6 @@ def _beside(ax: Axes, text: str, at: tuple[float, float], **look: Any) -> None:
     """Write right of the axes, so many points from them, up to there."""
     look = {"fontsize": "small", "ha": "right", "va": "center", **look}
     ax.annotate(text, (1, at[1]), (at[0], 0), "axes fraction", "offset points", **look)
-
-
-def fit(histogram: Histogram, dtype: str) -> Lost:
-    """Return what a dtype could not hold of the finite non-zero elements, or not in full.
-
-    >>> fit(Histogram.of(np.array([1.0, 2.0**-12, 2.0**-15, 2.0**-30, 1e6])), "float16")
-    Lost(under=0.2, subnormal=0.2, over=0.2, perhaps=0.0)
-    """
-    exponents, counts = histogram.exponents()
-    smallest, last, largest = LIMITS[dtype]
-    normal = DTYPES[dtype][1]
-    whole = 2.0 ** (last + 1)
-    masks = {
-        "under": exponents < smallest,
-        "subnormal": (exponents >= smallest) & (exponents < normal),
-        "over": exponents > last,
-        "perhaps": (exponents == last) & (largest < _NEARLY * whole),
-    }
-    total = max(1, int(counts.sum()))
-    return Lost(**{name: float(counts[mask].sum() / total) for name, mask in masks.items()})
 
 
 def _counted(histogram: Histogram) -> str:

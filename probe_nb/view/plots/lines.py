@@ -96,7 +96,7 @@ def marks(ax: Axes, grid: Grid, colours: Palette) -> list[tuple[Artist, str]]:
 
 def _bad(ax: Axes, grid: Grid, colours: Palette) -> list[tuple[Artist, str]]:
     """Mark steps that are not finite: at the value of the rest, else at the upper edge."""
-    first = grid.first_bad()
+    first = grid.first
     if first is None:
         return []
     drawn = np.isfinite(grid.values) & ((grid.values > 0) | (ax.get_yscale() != "log"))
@@ -118,7 +118,7 @@ def _bad(ax: Axes, grid: Grid, colours: Palette) -> list[tuple[Artist, str]]:
     steps = grid.steps[at_edge.any(axis=0)]
     edge = blended_transform_factory(ax.transData, ax.transAxes)
     ax.plot(steps, np.ones(len(steps)), transform=edge, gid="bad at the edge", **look)
-    where = f", {style.name(grid.names[first[0]], 24)}" if len(grid.keys) > 1 else ""
+    where = f", {style.name(grid.names[first[0]], 26)}" if len(grid.keys) > 1 else ""
     return [(Line2D([], [], **look), f"NaN or Inf, first in step {first[1]:,}{where}")]
 
 
@@ -126,16 +126,21 @@ def _zeros(ax: Axes, grid: Grid, colours: Palette) -> list[tuple[Artist, str]]:
     """Mark zeros at the lower edge of a log axis, on which they have no place."""
     if ax.get_yscale() != "log" or not (grid.values == 0).any():
         return []
-    steps = grid.steps[(grid.values == 0).any(axis=0)]
+    zeros = grid.values == 0
+    steps = grid.steps[zeros.any(axis=0)]
     edge = blended_transform_factory(ax.transData, ax.transAxes)
     look: dict[str, Any] = {
         "linestyle": "none",
         "marker": "v",
-        "markersize": 6,
+        "markersize": 4,
         "markerfacecolor": colours.page,
         "markeredgecolor": colours.text,
+        "markeredgewidth": 0.7,
         "zorder": 4,
         "clip_on": False,
     }
     ax.plot(steps, np.zeros(len(steps)), transform=edge, gid="zeros", **look)
-    return [(Line2D([], [], **look), "exactly 0")]
+    sites = np.flatnonzero(zeros.any(axis=1)).tolist()
+    who = style.name(grid.names[sites[0]], 26) if len(sites) == 1 else f"{len(sites):,} lines"
+    where = f": {who}" if len(grid.keys) > 1 else ""
+    return [(Line2D([], [], **look), f"exactly 0{where}")]

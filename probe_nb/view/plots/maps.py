@@ -12,6 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
 from matplotlib.image import AxesImage
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import NullLocator
 
 from probe_nb.exponents import Histogram
 from probe_nb.view.plots import style
@@ -22,6 +24,7 @@ _ROW: Final = 0.17
 """Inches that the row of a module takes where there is room."""
 
 _TALLEST: Final = 9.0
+_MOST: Final = (0.02, 0.98)
 _NEAR: Final = 10.0
 """Numbers whose ratio is below this are coloured on a linear scale, others on a log scale."""
 
@@ -30,23 +33,24 @@ def heatmap(ax: Axes | None, grid: Grid, title: str, label: str) -> Axes:
     """Draw one statistic of modules, in execution order, over steps."""
     ax, colours = style.axes(ax, 8.0, height_of(len(grid.keys)))
     values = np.where(grid.bad, np.nan, grid.values)
-    zeros = values == 0
     signed = bool((values < 0).any())
-    norm = _norm(values, signed=signed)
-    shown = values if signed else np.where(zeros, np.nan, values)
-    cmap = colours.signed() if signed else colours.magnitudes()
+    shown = values if signed else np.where(values == 0, np.nan, values)
     image = ax.imshow(
-        np.ma.masked_invalid(shown), norm=norm, cmap=cmap, aspect="auto", interpolation="nearest"
+        np.ma.masked_invalid(shown),
+        norm=_norm(values, signed=signed),
+        cmap=colours.signed() if signed else colours.magnitudes(),
+        aspect="auto",
+        interpolation="nearest",
     )
-    entries = [*bad_cells(ax, grid.bad, colours)]
+    entries = bad_cells(ax, grid.bad, colours)
     if not signed:
-        entries += _cells(ax, zeros, colours.soft, "exactly 0")
-    first = grid.first_bad()
-    style.names_down(ax, grid.names, None if first is None else first[0])
+        entries += _cells(ax, values == 0, colours.soft, "exactly 0")
+    style.names_down(ax, grid.names, None if grid.first is None else grid.first[0])
     style.steps_along(ax, grid.steps.tolist())
     style.title(ax, title)
-    _bar(ax, image, label)
-    below(ax, entries)
+    if np.isfinite(shown).any():
+        _bar(ax, image, label)
+    above(ax, entries)
     _say(image, grid)
     return ax
 
@@ -58,16 +62,25 @@ def height_of(rows: int) -> float:
 
 def _norm(values: Floats, *, signed: bool) -> colors.Normalize:
     """Return a log scale where numbers differ much, a linear one where they do not."""
-    sizes = np.abs(values[np.isfinite(values) & (values != 0)])
-    if not len(sizes):
+    there = values[np.isfinite(values) & (values != 0)]
+    if not len(there):
         return colors.Normalize(0.0, 1.0)
-    low, high = float(sizes.min()), float(sizes.max())
+    low, high = _told_apart(np.abs(there))
     wide = high >= _NEAR * low
-    if signed:
-        if wide:
-            return colors.SymLogNorm(max(low, high * 1e-6), vmin=-high, vmax=high)
+    if not signed:
+        return colors.LogNorm(low, high) if wide else colors.Normalize(low, high)
+    if not wide:
         return colors.Normalize(-high, high)
-    return colors.LogNorm(low, high) if wide else colors.Normalize(low, high)
+    small = style.smallest_told(there)
+    linear = style.linear_share(small, high)
+    return colors.SymLogNorm(small, linscale=linear, vmin=-high, vmax=high)
+
+
+def _told_apart(sizes: Floats) -> tuple[float, float]:
+    """Return the sizes between which colours differ: a few far away must not hide the rest."""
+    low, high = np.quantile(sizes, _MOST)
+    room = max(10.0, high / low)
+    return max(float(sizes.min()), float(low / room)), min(float(sizes.max()), float(high * room))
 
 
 def bad_cells(
@@ -108,7 +121,7 @@ def _runs(cells: Booleans, first: float = 0.0) -> list[Rectangle]:
     ]
 
 
-def below(ax: Axes, entries: Sequence[tuple[Patch, str]]) -> None:
+def above(ax: Axes, entries: Sequence[tuple[Patch, str]]) -> None:
     """Explain cells above the right end of the axes, where no data is."""
     style.legend(
         ax,
@@ -123,10 +136,25 @@ def below(ax: Axes, entries: Sequence[tuple[Patch, str]]) -> None:
 
 
 def _bar(ax: Axes, image: AxesImage, label: str) -> None:
+    """Draw the colours and their numbers; what lies beyond them is told by its largest."""
     figure: Any = ax.get_figure(root=True)
-    bar = figure.colorbar(image, ax=ax, label=label, pad=0.015, aspect=28)
+    shown: Any = image.get_array()
+    norm: Any = image.norm
+    values = shown.compressed()
+    less, more = bool((values < norm.vmin).any()), bool((values > norm.vmax).any())
+    extend = {(False, True): "max", (True, False): "min", (True, True): "both"}
+    if more:
+        label = f"{label} (up to {style.written(values.max())})"
+    bar = figure.colorbar(
+        image, ax=ax, label=label, pad=0.015, aspect=28, extend=extend.get((less, more), "neither")
+    )
     bar.outline.set_visible(False)
-    bar.ax.tick_params(labelsize="small")
+    if isinstance(norm, colors.LogNorm):
+        style.logged_ticks(bar.ax.yaxis, np.array([norm.vmin, norm.vmax]))
+    elif isinstance(norm, colors.SymLogNorm):
+        bar.set_ticks(style.both_signs(norm.linthresh, norm.vmax))
+        bar.ax.yaxis.set_minor_locator(NullLocator())
+    bar.ax.tick_params(which="both", labelsize="small")
 
 
 def _say(image: AxesImage, grid: Grid) -> None:
@@ -146,6 +174,10 @@ def _say(image: AxesImage, grid: Grid) -> None:
 # -- histograms over steps -----------------------------------------------------------------------
 
 
+_FOOT: Final = 2
+"""Rows under the exponents where there are zeros: these, and a gap."""
+
+_NEAR_TOP: Final = 0.1
 _LABELS: Final = 9
 """Powers of two that are written beside the exponents, and not more."""
 
@@ -194,12 +226,14 @@ def histograms(
 ) -> Axes:
     """Draw the exponents of one site over steps, with some exponents named."""
     ax, colours = style.axes(ax, 8.0, 4.0)
-    rows = len(found.shares)
-    bottom = np.full((2, len(steps)), np.nan)  # a gap, so that zeros are no exponent
-    bottom[0] = found.zero
+    zeros = bool((found.zero > 0).any())
+    foot = _FOOT if zeros else 0
+    bottom = np.full((foot, len(steps)), np.nan)  # a gap, so that zeros are no exponent
+    bottom[:1] = found.zero
     table = np.vstack([bottom, found.shares])
     shown = np.where(table > 0, table, np.nan)
-    least = float(np.nanmin(shown)) if np.isfinite(shown).any() else 1e-3
+    least = float(np.nanmin(shown)) if np.isfinite(shown).any() else 0.5
+    low, top = found.low - 0.5 - foot, found.low + len(found.shares) - 0.5
     image = ax.imshow(
         np.ma.masked_invalid(shown),
         norm=colors.LogNorm(min(least, 0.5), 1.0),
@@ -207,29 +241,29 @@ def histograms(
         aspect="auto",
         interpolation="nearest",
         origin="lower",
-        extent=(-0.5, len(steps) - 0.5, found.low - 2.5, found.low + rows - 0.5),
+        extent=(-0.5, len(steps) - 0.5, low, top),
     )
-    top = found.low + rows - 0.5
     bad = np.nan_to_num(found.bad)[None] > 0
     entries = bad_cells(ax, bad, colours, top + 1.25)
-    ax.set_ylim(found.low - 2.5, top + (2.0 if len(entries) else 0.0))
-    _exponent_ticks(ax, found.low, found.low + rows - 1)
+    ax.set_ylim(low, top + (2.0 if entries else 0.0))
+    _exponent_ticks(ax, found.low, found.low + len(found.shares) - 1, zeros=zeros)
     _limits(ax, limits, colours)
     style.steps_along(ax, list(steps))
     ax.set_ylabel("magnitude")
     style.title(ax, title)
     _bar(ax, image, "share of the elements")
-    below(ax, entries)
+    above(ax, entries)
     return ax
 
 
-def _exponent_ticks(ax: Axes, low: int, high: int) -> None:
+def _exponent_ticks(ax: Axes, low: int, high: int, *, zeros: bool) -> None:
     size = next((size for size in (1, 2, 4, 8, 16, 32) if (high - low) / size <= _LABELS), 64)
     ticks = [each for each in range(low, high + 1) if each % size == 0]
     # a row holds [2**e, 2**(e+1)): its lower edge is 2**e
-    ax.set_yticks(
-        [low - 2.0, *(each - 0.5 for each in ticks)], ["0", *(f"$2^{{{each}}}$" for each in ticks)]
-    )
+    marks = {each - 0.5: f"$2^{{{each}}}$" for each in ticks}
+    if zeros:
+        marks = {low - float(_FOOT): "0"} | {at: mark for at, mark in marks.items() if at > low}
+    ax.set_yticks(list(marks), list(marks.values()))
 
 
 def _limits(ax: Axes, limits: dict[str, float], colours: Palette) -> None:
@@ -237,16 +271,19 @@ def _limits(ax: Axes, limits: dict[str, float], colours: Palette) -> None:
     low, high = ax.get_ylim()
     for words, exponent in limits.items():
         y = exponent - 0.5
-        if low + 2 < y <= high:
-            ax.axhline(y, color=colours.text, linewidth=1.0, linestyle="--")
-            ax.annotate(
-                words,
-                (1, y),
-                (-4, 2),
-                ("axes fraction", "data"),
-                "offset points",
-                ha="right",
-                va="bottom",
-                color=colours.text,
-                fontsize="small",
-            )
+        if not low < y <= high:
+            continue
+        ax.axhline(y, color=colours.text, linewidth=1.0, linestyle="--", gid=words)
+        near_top = high - y < _NEAR_TOP * (high - low)
+        text = ax.annotate(
+            words,
+            (1, y),
+            (-4, -3 if near_top else 3),
+            ("axes fraction", "data"),
+            "offset points",
+            ha="right",
+            va="top" if near_top else "bottom",
+            color=colours.text,
+            fontsize="small",
+        )
+        text.set_path_effects([withStroke(linewidth=2.5, foreground=colours.page)])

@@ -13,7 +13,15 @@ from matplotlib import pyplot as plt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.ticker import FuncFormatter, Locator, MaxNLocator, ScalarFormatter
+from matplotlib.ticker import (
+    FixedLocator,
+    FuncFormatter,
+    Locator,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    ScalarFormatter,
+)
 
 from probe_nb.analysis.words import number
 from probe_nb.terms import printable
@@ -27,6 +35,9 @@ _HALF: Final = 0.5
 _APART: Final = 1.6
 """Names per line of text and a blank one, by which matplotlib counts."""
 
+_POWERS: Final = 4
+_SMALL: Final = 0.1
+_SHORT: Final = 100.0
 NAME: Final = 34
 """Characters of a name that a plot has room for."""
 
@@ -158,18 +169,12 @@ def legend(ax: Axes, entries: Sequence[tuple[Artist, str]], **options: Any) -> N
     if not entries:
         return
     figure: Any = ax.get_figure(root=True)
-    outside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.2}
-    where = outside if figure.get_layout_engine() is not None else {"loc": "best"}
-    handles = [handle for handle, _ in entries]
-    colour = palette(ax).text
-    made = ax.legend(
-        handles,
-        ["x"] * len(handles),
-        frameon=where is not outside,
-        labelcolor=colour,
-        fontsize="small",
-        **{**where, **options},
-    )
+    look: dict[str, Any] = {"labelcolor": palette(ax).text, "fontsize": "small"}
+    if options:
+        look |= options
+    elif figure.get_layout_engine() is not None:
+        look |= {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "frameon": False}
+    made = ax.legend([handle for handle, _ in entries], ["x"] * len(entries), **look)
     for text, (_, words) in zip(made.get_texts(), entries, strict=True):
         text.set_text(words)
 
@@ -256,11 +261,40 @@ def log_values(axis: Axis, values: Any, *, log: bool | None) -> bool:
     ax: Any = axis.axes
     set_scale = ax.set_xscale if axis is ax.xaxis else ax.set_yscale
     if negative:
-        sizes = np.abs(there[there != 0])
-        set_scale("symlog", linthresh=max(float(sizes.min()), float(sizes.max()) * 1e-6))
-    else:
-        set_scale("log")
-    return not negative
+        small, high = smallest_told(there), float(np.abs(there).max())
+        set_scale("symlog", linthresh=small, linscale=linear_share(small, high))
+        axis.set_major_locator(FixedLocator(both_signs(small, high)))
+        return False
+    set_scale("log")
+    logged_ticks(axis, there)
+    return True
+
+
+def smallest_told(values: Any) -> float:
+    """Return the size below which a scale for both signs is linear: that of the small values."""
+    return float(np.quantile(np.abs(values[values != 0]), _SMALL))
+
+
+def linear_share(small: float, high: float) -> float:
+    """Return how many decades the part of such a scale takes that is linear."""
+    return max(1.0, math.log10(high / small) / 6)
+
+
+def both_signs(small: float, high: float) -> list[float]:
+    """Return powers of ten on both sides of 0, few enough to be read."""
+    first, last = math.ceil(math.log10(small)), math.floor(math.log10(high))
+    size = max(1, math.ceil((last - first + 1) / _POWERS))
+    powers = [10.0**each for each in range(last, first - 1, -size)]
+    return [*(-each for each in powers), 0.0, *reversed(powers)]
+
+
+def logged_ticks(axis: Any, values: Any) -> None:
+    """Write numbers where a log axis is so short that powers of ten would be too few."""
+    if is_wide(values, _SHORT):
+        return
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: written(value)))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _linear() -> ScalarFormatter:

@@ -9,7 +9,8 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
 from probe_nb.view.plots import dots, lines, style
-from probe_nb.view.plots.data import Flow, Grid
+from probe_nb.view.plots.data import Grid
+from probe_nb.view.plots.parameters import Flow
 from probe_nb.view.plots.style import Palette
 
 GUIDE: Final = 1e-3
@@ -37,13 +38,16 @@ def in_step(ax: Axes | None, flow: Flow) -> Axes:
     def guide(made: Axes, colours: Palette) -> list[tuple[Artist, str]]:
         return [_guide(made.axvspan, made.axvline, colours)]
 
-    return dots.draw(ax, flow, f"{_TITLE}, step {flow.step:,}", _LABEL, guide)
+    title = f"{_TITLE}, step {flow.step:,}"
+    return dots.draw(ax, flow, title, _LABEL, missing="none: no update", guide=guide)
 
 
 def _guide(
     span: Callable[..., Any], line: Callable[..., Any], colours: Palette
 ) -> tuple[Artist, str]:
     """Draw the rule of thumb behind the data."""
-    made: Artist = span(*BAND, color=colours.lines[2], alpha=0.16, linewidth=0, zorder=0.2)
+    made: Artist = span(
+        *BAND, color=colours.lines[2], alpha=0.3 if colours.dark else 0.16, linewidth=0, zorder=0.2
+    )
     line(GUIDE, color=colours.lines[2], linewidth=1.0, alpha=0.8, zorder=0.3)
     return made, "about 1e-3: rule of thumb"
