@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -13,19 +14,36 @@ from probe_nb.stats.results import Drained
 from probe_nb.store.table import ABSENT, DTYPES, Arrays
 from probe_nb.terms import COUNTS, STATISTICS, STATUS_CODE
 
-_FIELDS: Final = {
-    **dict.fromkeys(("step", "micro_step", "call", "backward", "numel"), "q"),
-    **dict.fromkeys(("site", "dtype", "shape", "device", "result", "scale"), "i"),
-    **dict.fromkeys(("training", "recompute", "reused", "requires_grad"), "?"),
+_OF_CALL: Final = {
+    **dict.fromkeys(("step", "micro_step", "call"), "q"),
+    **dict.fromkeys(("training", "recompute"), "?"),
+}
+_OF_KIND: Final = {"numel": "q", **dict.fromkeys(("dtype", "shape", "device"), "i")}
+_OF_ROW: Final = {
+    "backward": "q",
+    **dict.fromkeys(("result", "scale"), "i"),
+    **dict.fromkeys(("reused", "requires_grad"), "?"),
     "status": "b",
 }
-"""What a row waits with, and as what. A result that is not there is -1, also that of a scale."""
+_FIELDS: Final = {**_OF_CALL, "site": "i", **_OF_KIND, **_OF_ROW}
 
 ROW: Final = np.dtype(list(_FIELDS.items()))
-"""Rows lie end to end in plain memory: the garbage collector has no work, and the drain little."""
+"""What a row waits with; a result that is not there is -1, also that of the loss scale.
 
-packed: Final = struct.Struct("=" + "".join(_FIELDS.values())).pack
-"""Write one row; it takes the values in the order of the fields."""
+Rows lie end to end in plain memory: the garbage collector has no work, and the drain little. Of
+most parts of a row the bytes are known when it is written: they are joined, in this order.
+"""
+
+
+def _packs(fields: dict[str, str]) -> Callable[..., bytes]:
+    return struct.Struct("=" + "".join(fields.values())).pack
+
+
+of_call: Final = _packs(_OF_CALL)
+of_site: Final = _packs({"site": "i"})
+of_kind: Final = _packs(_OF_KIND)
+of_row: Final = _packs(_OF_ROW)
+"""Write the parts of a row; they take the values in the order of the fields."""
 
 _OK: Final = STATUS_CODE["ok"]
 _NO_FINITE: Final = STATUS_CODE["no_finite"]

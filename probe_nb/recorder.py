@@ -5,17 +5,18 @@ A row waits here, with the number of its result, until the drain brings the resu
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from probe_nb import devices
-from probe_nb.block import ROW, joined, packed
+from probe_nb.block import ROW, joined, of_call, of_kind, of_row, of_site
 from probe_nb.errors import notify
 from probe_nb.observe.calls import Call, Clock
 from probe_nb.observe.select import Watched
@@ -48,11 +49,11 @@ _DIRECTION: Final[dict[Role, Direction]] = {
 }
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 
-Kind = tuple[torch.dtype, tuple[int, ...], torch.device]
-"""What a tensor is, in torch's own words."""
+Spot = tuple[bytes, bool, bool]
+"""The code of a site, whether a tensor there may be known already, and whether it is a gradient."""
 
-About = tuple[Kind, int, bool]
-"""With it the number of its elements, and whether it requires grad."""
+Kind = tuple[Any, ...]
+"""The dtype, shape and device of a tensor, and its number of elements where no shape tells it."""
 
 _PATIENCE: Final = 8
 """Steps whose results may be under way; a device that is further behind is waited for."""
@@ -78,7 +79,7 @@ class Recorder:
         self._rows = bytearray()
         self._under_way: deque[tuple[bytearray, Flight]] = deque()
         self._written = 0
-        self._kinds: dict[Kind, tuple[int, int, int]] = {}
+        self._kinds: dict[Kind, bytes] = {}
         self._scale_result = NONE
         self._scale_at: tuple[int, int] | None = None
         self._faults: set[tuple[str, str]] = set()
@@ -96,30 +97,32 @@ class Recorder:
     ) -> None:
         """Reduce a tensor and write its row."""
         with self._lock:  # a drain in between would leave the row with a number of the next
-            whole = t
+            whole, times = t, NONE
             try:
                 if type(t) not in _PLAIN:
                     t, part = held(whole)
                     where = (where[0], where[1] + part, *where[2:]) if part else where
-                site = call.watched.sites.get(where) or self._site(call.watched, where)
-                once = site[1] and t is whole  # nobody counts up the version of a part
-                seen = self._reducer.see(t, once=once)
-                times = NONE if scale is None else self._reducer.see(scale, once=True)[0]
+                spot = call.watched.sites.get(where) or self._spot(call.watched, where)
+                seen = self._reducer.see(t, once=spot[1] and t is whole)  # a part has no version
+                if scale is not None:
+                    times = self._reducer.see(scale, once=True).result
             except Exception as error:
                 self.fault(call.watched, where[0], error)
-                seen, times = Seen(NONE, "failed", False), NONE
-            if type(t) in _PLAIN and not t.is_nested:  # as `Facts.of`, without the name of each
-                about: About = ((t.dtype, t.shape, t.device), t.numel(), t.requires_grad)
-            else:
-                about = _about(Facts.of(t))
-            self._write(call, where, about, seen, backward, times=times)
+                spot, seen = self._spot(call.watched, where), Seen(NONE, "failed", False)
+            plain = type(t) in _PLAIN and not t.is_nested
+            about: Kind = (t.dtype, t.shape, t.device) if plain else Facts.of(t)[:4]
+            kind = self._kinds.get(about) or self._kind(about)
+            self._write(call, spot, kind, seen, (t.requires_grad, backward, times))
 
     def absent(
         self, call: Call, where: Where, facts: Facts, status: Status, backward: int = -1
     ) -> None:
         """Write a row without numbers, with the reason."""
         with self._lock:
-            self._write(call, where, _about(facts), Seen(NONE, status, False), backward)
+            spot = call.watched.sites.get(where) or self._spot(call.watched, where)
+            kind = self._kinds.get(facts[:4]) or self._kind(facts[:4])
+            rest = (facts.requires_grad, backward, NONE)
+            self._write(call, spot, kind, Seen(NONE, status, False), rest)
 
     def fault(self, watched: Watched | None, where: str, error: Exception) -> None:
         """Warn about an error of our own, once per module and place."""
@@ -135,49 +138,43 @@ class Recorder:
         notify(message)
 
     def _write(
-        self,
-        call: Call,
-        where: Where,
-        about: About,
-        seen: Seen,
-        backward: int,
-        *,
-        times: int = NONE,
+        self, call: Call, spot: Spot, kind: bytes, seen: Seen, rest: tuple[bool, int, int]
     ) -> None:
-        """Write a row; `times` is the result that holds what its tensor is multiplied by."""
-        site, _, gradient = call.watched.sites.get(where) or self._site(call.watched, where)
-        kind, numel, requires_grad = about
-        result, status, reused = seen
-        dtype, shape, device = self._kinds.get(kind) or self._kind(kind)
-        if gradient and result != NONE and self._loss_scale is not None:
-            times = self._scale(call)
-        self._rows += packed(
-            *(call.step, call.micro_step, call.number, backward, numel),
-            *(site, dtype, shape, device, result, times),
-            *(call.training, call.recompute, reused, requires_grad and not gradient),
-            STATUS_CODE[status],
-        )
+        """Write a row.
 
-    def _site(self, watched: Watched, where: Where) -> tuple[int, bool, bool]:
-        """Return the code of a site, and what follows from where it is."""
+        `rest` says whether its tensor requires grad, in which backward it came, and which result
+        holds what it is multiplied by, where the caller knows.
+        """
+        site, _, gradient = spot
+        result, status, reused = seen
+        requires_grad, backward, times = rest
+        if gradient:
+            requires_grad = False
+            if result != NONE and self._loss_scale is not None:
+                times = self._scale(call)
+        row = of_row(backward, result, times, reused, requires_grad, STATUS_CODE[status])
+        self._rows += b"".join((call.head or _head(call), site, kind, row))
+
+    def _spot(self, watched: Watched, where: Where) -> Spot:
+        """Return what the rows of a site have in common."""
         role, leaf = where[0], printable(where[1])
         way = _DIRECTION[role] if len(where) == 2 else where[2]  # noqa: PLR2004 - role and leaf
         site = Site(watched.model, watched.path, watched.type, watched.api, way, role, leaf)
         once = role not in ("param", "buffer") and ".grad" not in leaf and way != "optimizer"
-        known = (self._columns.tables.sites.code(site), once, way == "backward")
-        watched.sites[where] = known
-        return known
+        code = of_site(self._columns.tables.sites.code(site))
+        spot = watched.sites[where] = (code, once, way == "backward")
+        return spot
 
-    def _kind(self, kind: Kind) -> tuple[int, int, int]:
-        """Return the codes of what a tensor is."""
-        tables, (dtype, shape, device) = self._columns.tables, kind
-        codes = (
+    def _kind(self, about: Kind) -> bytes:
+        """Return what the rows of such tensors have in common."""
+        tables, (dtype, shape, device, *numel) = self._columns.tables, about
+        kind = self._kinds[about] = of_kind(
+            numel[0] if numel else math.prod(shape),
             tables.dtypes.code(str(dtype).removeprefix("torch.")),
             tables.shapes.code(tuple(shape)),
             tables.devices.code(str(device)),
         )
-        self._kinds[kind] = codes
-        return codes
+        return kind
 
     def _scale(self, call: Call) -> int:
         """Return the result that holds the loss scale in force, read once per micro step."""
@@ -186,7 +183,7 @@ class Recorder:
             scale = None if self._loss_scale is None else self._loss_scale()
             if scale is None:
                 return NONE
-            self._scale_result = self._reducer.see(scale, once=False)[0]
+            self._scale_result = self._reducer.see(scale, once=False).result
             self._scale_at = now
         return self._scale_result
 
@@ -236,6 +233,7 @@ class Recorder:
         self._under_way.clear()
 
 
-def _about(facts: Facts) -> About:
-    dtype, shape, device, numel, requires_grad = facts
-    return (dtype, shape, device), numel, requires_grad
+def _head(call: Call) -> bytes:
+    """Return what the rows of a call have in common."""
+    call.head = of_call(call.step, call.micro_step, call.number, call.training, call.recompute)
+    return call.head

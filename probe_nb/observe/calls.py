@@ -35,6 +35,8 @@ class Call:
     recorded: bool = True
     original: Call | None = None
     """The call that this one repeats; its gradients are that call's."""
+    head: bytes = b""
+    """What its rows have in common."""
     place: Place = _NOWHERE
     module: int = 0
     """The identity of the module, or of the replica of it, that runs in the frame."""

@@ -64,8 +64,8 @@ class Watched:
     """Of one that `run.only` names: the module under its own path, or itself if it has none."""
     api: str = ""
     """Of what is no module: the name that its rows have beside its class."""
-    sites: dict[tuple[str, ...], tuple[int, bool, bool]] = field(default_factory=dict)
-    """Of each site its code, whether a tensor there may be known, and whether it is a gradient."""
+    sites: dict[tuple[str, ...], tuple[bytes, bool, bool]] = field(default_factory=dict)
+    """Of each site what its rows have in common: see `recorder.Spot`."""
     shell: weakref.ref[nn.Module] | None = None
     """The wrapper around it; of several the one that spreads it over processes."""
     _parameters: dict[tuple[int, int], Call] = field(default_factory=dict)

@@ -117,11 +117,10 @@ class Reducer:
         if _graph_task() != -1:
             return self._taken_in_backward(t, zeros)
         key = self._key(t, zeros)
-        found = self._known.get(key)
-        if found is None:
-            self._known[key] = result = self._reduce(t, zeros)
-            return _seen((result, "ok", False))
-        return _seen((found, "ok", True))
+        if (found := self._known.get(key)) is not None:
+            return _seen((found, "ok", True))
+        self._known[key] = result = self._reduce(t, zeros)
+        return _seen((result, "ok", False))
 
     def _taken_in_backward(self, t: Tensor, zeros: int) -> Seen:
         """Look a gradient up by the tensor itself, which autograd hands from node to node.
@@ -151,15 +150,11 @@ class Reducer:
         identity: int = storage._cdata
         if identity not in self._held:
             self._held.add(storage._weak_ref())
-        family, base = id(t), t._base
-        if base is not None:
-            family = id(base)
-        start, dtype = t.storage_offset(), t.dtype
+        base, dtype = t._base, t.dtype
+        about = (identity, id(t if base is None else base), t._version, t.storage_offset(), dtype)
         if t.is_contiguous() and not dtype.is_complex:
-            what = (start, t.numel(), dtype, t.is_neg(), zeros)
-            return (identity, family, t._version, what)
-        place = (start, t.shape, t.stride(), dtype, t.is_conj(), t.is_neg())
-        return (identity, family, t._version, zeros, place)
+            return (*about, t.numel(), t.is_neg(), zeros)
+        return (*about, t.shape, t.stride(), t.is_conj(), t.is_neg(), zeros)
 
     def _reduce(self, t: Tensor, zeros: int) -> int:
         if not t.is_cpu:

@@ -26,6 +26,7 @@ MOST: Final = 1 << 32
 """A class of more elements could overflow the counters of the loops."""
 
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+_ROW: Final = 8 * WORDS
 
 
 class _Kind(NamedTuple):
@@ -196,15 +197,15 @@ class Kernel:
             return -1
         if _graph_task() == -1 and not has_memory(x, end):
             return -1
-        results = self.results
-        chunk = results.chunk if results.chunk.used < ROWS else results.room()
+        chunk = self.results.chunk
+        if (place := chunk.used) == ROWS:
+            chunk, place = self.results.room(), 0
         if scratch.chunk is not chunk:
             scratch.chunk, scratch.target[0] = chunk, chunk.head
-        row = chunk.first + 8 * WORDS * chunk.used
-        _give(scratch.given, 0, address, n, repeats, row, dims)
+        _give(scratch.given, 0, address, n, repeats, chunk.first + _ROW * place, dims)
         entry(*scratch.places)
-        chunk.used += 1  # an interrupt before this line leaves the row to the next tensor
-        return chunk.before + chunk.used - 1
+        chunk.used = place + 1  # an interrupt before this line leaves the row to the next tensor
+        return chunk.before + place
 
     def _made(self, dtype: torch.dtype) -> _Scratch | None:
         kind = _KINDS.get(dtype)

@@ -84,7 +84,8 @@ def test_every_reused_row_equals_a_fresh_reduction(runs):
 
 def test_the_audit_has_something_to_say(runs):
     reused, fresh = runs
-    assert reused.df["reused"].sum() > len(reused) / 5
+    seen = reused.df[reused.df["direction"] != "optimizer"]
+    assert seen["reused"].sum() > len(seen) / 5
     assert not fresh.df["reused"].any()
     roles = set(reused.df[reused.df["reused"]]["role"])
     assert {"input", "output", "grad_output"} <= roles
