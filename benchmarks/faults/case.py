@@ -98,11 +98,18 @@ class Case:
 
 @dataclass(frozen=True)
 class Healthy:
-    """A model that trains as it should, and must raise no alarm."""
+    """A model that trains as it should, and must raise no alarm.
+
+    Attributes:
+        title: What it is.
+        build: Makes the program.
+        learns: Whether its loss falls: not where it is at its end, or has none.
+    """
 
     title: str
     build: Callable[[], Program]
     name: str = ""
+    learns: bool = True
 
     def program(self) -> Program:
         """Build with the same random numbers every time."""
@@ -137,11 +144,13 @@ class Collection:
 
         return add
 
-    def sound(self, title: str) -> Callable[[Callable[[], Program]], Callable[[], Program]]:
+    def sound(
+        self, title: str, *, learns: bool = True
+    ) -> Callable[[Callable[[], Program]], Callable[[], Program]]:
         """Return a decorator that makes a function a healthy model."""
 
         def add(build: Callable[[], Program]) -> Callable[[], Program]:
-            self.healthy.append(Healthy(title, build, getattr(build, "__name__", "")))
+            self.healthy.append(Healthy(title, build, getattr(build, "__name__", ""), learns))
             return build
 
         return add

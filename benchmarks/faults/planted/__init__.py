@@ -1,5 +1,23 @@
 """The development set: the rules of the findings may be tried on these."""
 
-from benchmarks.faults.planted import backward, data, forward, healthy, precision, updates, values
+from benchmarks.faults.planted import (
+    backward,
+    data,
+    forward,
+    healthy,
+    mistakable,
+    precision,
+    updates,
+    values,
+)
 
-__all__ = ["backward", "data", "forward", "healthy", "precision", "updates", "values"]
+__all__ = [
+    "backward",
+    "data",
+    "forward",
+    "healthy",
+    "mistakable",
+    "precision",
+    "updates",
+    "values",
+]
