@@ -163,8 +163,9 @@ class ProbeMagics(Magics):
         scaler = evaluate(asked.scaler, scope) if asked.scaler else None
         try:
             options = config.checked(
-                select=",".join(asked.select or ()),
-                roles=",".join(asked.roles or ()),
+                select=_joined(asked.select),
+                roles=_joined(asked.roles),
+                keep=_joined(asked.keep),
                 steps=asked.steps,
                 token_range=asked.token_range,
                 first_step=asked.first_step,
@@ -322,6 +323,11 @@ def _no_argument(magic: str, line: str, instead: str = "`%probe_start model`") -
 
 def _title(run: Run) -> str:
     return ", ".join(f"{name} · {kind}" for name, kind in run.info.models.items())
+
+
+def _joined(words: list[str] | None) -> str | None:
+    """Return the words of an option that may be given several times; None, if it was not."""
+    return None if words is None else ",".join(words)
 
 
 def _say_restarted(run: Run) -> None:

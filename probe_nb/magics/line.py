@@ -68,6 +68,13 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "metavar": "ROLES",
         "help": f"What to record, with commas between: {', '.join(MODULE_ROLES)}.",
     },
+    "--keep": {
+        "action": "append",
+        "type": unquoted,
+        "metavar": "PATTERN",
+        "help": "Modules whose inputs are kept whole, chosen as by --select; run.tensor gives "
+        "them.",
+    },
     "--steps": {
         "type": unquoted,
         "metavar": "STEPS",

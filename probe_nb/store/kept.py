@@ -59,8 +59,8 @@ def described(about: Any) -> Kept:
         TypeError: It is something else.
         ValueError: A role or direction is unknown.
     """
-    *values, shape, size, status = about
-    kept = Kept(*values, tuple(shape), size, status)
+    facts = dict(zip(COLUMNS, about, strict=True))
+    kept = Kept(**facts | {"shape": tuple(facts["shape"])})
     for field in fields(Kept)[:-1]:
         value, wanted = getattr(kept, field.name), _TYPES[str(field.type)]
         if type(value) is not wanted:

@@ -140,7 +140,7 @@ with provisionalcompleter():
 
 
 OPTIONS = [
-    *("--compiled", "--first-step", "--memory", "--micro-batches", "--name", "--no-live"),
+    *("--compiled", "--first-step", "--keep", "--memory", "--micro-batches", "--name", "--no-live"),
     *("--optimizer", "--recompute", "--roles", "--scaler", "--select", "--steps", "--token-range"),
 ]
 ROLES = ["grad_input", "grad_output", "input", "output", "param", "param_grad"]

@@ -260,7 +260,7 @@ def test_help_lists_every_option(kernel):
     pages = kernel.client.execute_interactive("%probe_start?", timeout=60, output_hook=print)
     text = pages["content"]["payload"][0]["data"]["text/plain"]
     for option in (
-        *("--optimizer", "--scaler", "--select", "--roles", "--steps", "--first-step"),
+        *("--optimizer", "--scaler", "--select", "--roles", "--keep", "--steps", "--first-step"),
         *("--micro-batches", "--compiled", "--recompute", "--memory", "--name", "--no-live"),
     ):
         assert option in text
