@@ -7,7 +7,8 @@ site is kept.
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,26 +32,45 @@ _NOTHING: Final = -1100.0
 """Stands for log2 of zero."""
 
 
-class Changes:
+@dataclass
+class Changed:
     """The first sudden change of each site.
 
     Attributes:
         step: The step of the change, -1 where there was none.
         bits: By how many powers of two the rms had changed, negative for a fall.
+        peak: The largest absmax of that step.
     """
+
+    step: NDArray[np.int64]
+    bits: NDArray[np.float64]
+    peak: NDArray[np.float64]
+
+    def add(self, sites: NDArray[np.intp], step: int, bits: Any, peak: Any) -> None:
+        """Take in the changes of one step, where a site has none yet."""
+        new = self.step[sites] < 0
+        self.step[sites[new]] = step
+        self.bits[sites[new]], self.peak[sites[new]] = bits[new], peak[new]
+
+
+class Changes:
+    """Judges each step once, as soon as a later one has begun."""
 
     def __init__(self, limits: Thresholds) -> None:
         """Start without a site."""
         self.limits = limits
-        self.step = np.empty(0, np.int64)
-        self.bits = np.empty(0)
+        self._changed = Changed(np.empty(0, np.int64), np.empty(0), np.empty(0))
         self._level = np.empty(0)
         self._judged = ABSENT
 
     def grow(self, extra: int) -> None:
         """Add sites."""
-        self.step = longer(self.step, extra, ABSENT)
-        self.bits = longer(self.bits, extra, np.nan)
+        old = self._changed
+        self._changed = Changed(
+            longer(old.step, extra, ABSENT),
+            longer(old.bits, extra, np.nan),
+            longer(old.peak, extra, np.nan),
+        )
         self._level = longer(self._level, extra, np.nan)
 
     def judge(self, window: Window, role: NDArray[np.int8], direction: NDArray[np.int8]) -> None:
@@ -59,20 +79,20 @@ class Changes:
             if step > self._judged:
                 self._judged = step
                 sites, bits, now = self._found(window, role, direction, place)
-                fresh = self.step[sites] < 0
-                self.step[sites[fresh]], self.bits[sites[fresh]] = step, bits[fresh]
+                self._changed.add(sites, step, bits, window.peaks[sites, place])
                 self._level = np.where(np.isnan(now), self._level, now)
 
-    def with_newest(
+    def so_far(
         self, window: Window, role: NDArray[np.int8], direction: NDArray[np.int8]
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return `step` and `bits` as if the newest step were over."""
-        step, bits = self.step.copy(), self.bits.copy()
+    ) -> Changed:
+        """Return what was found, the newest step included, as if it were over."""
+        old = self._changed
+        found = Changed(old.step.copy(), old.bits.copy(), old.peak.copy())
         if len(window.steps) and window.steps[-1] > self._judged:
-            sites, fresh, _ = self._found(window, role, direction, len(window.steps) - 1)
-            new = step[sites] < 0
-            step[sites[new]], bits[sites[new]] = window.steps[-1], fresh[new]
-        return step, bits
+            place = len(window.steps) - 1
+            sites, bits, _ = self._found(window, role, direction, place)
+            found.add(sites, int(window.steps[-1]), bits, window.peaks[sites, place])
+        return found
 
     def _found(
         self,
@@ -102,9 +122,9 @@ class Changes:
         return sites[far], bits[far], now
 
 
-def _logs(window: Window, sites: object, steps: slice) -> NDArray[np.float64]:
+def _logs(window: Window, sites: Any, steps: slice) -> NDArray[np.float64]:
     """Return log2 rms, NaN where absent or zero."""
-    finite, square = window["finite"][sites, steps], window["square"][sites, steps]  # type: ignore[index]
+    finite, square = window["finite"][sites, steps], window["square"][sites, steps]
     there = (finite > 0) & (square > 0)
     share = np.divide(square, finite, out=np.full(finite.shape, np.nan), where=there)
     logs: NDArray[np.float64] = np.log2(share) / 2

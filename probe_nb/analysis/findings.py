@@ -25,7 +25,7 @@ from probe_nb.analysis.rules import (
     steps,
     updates,
 )
-from probe_nb.analysis.rules.scene import Scene
+from probe_nb.analysis.rules.scene import BACKWARD, Scene
 
 COLUMNS: Final = (
     *("severity", "kind", "model", "module", "role", "leaf", "step", "sentence", "detail"),
@@ -70,6 +70,7 @@ def found(scene: Scene) -> list[Finding]:
     if not scene.tally.records:
         return []
     every = [finding for rule in RULES for finding in rule(scene)]
+    every = _without_repeats(scene, every)
     born = next((each for each in every if each.kind == "non_finite"), None)
     if born is not None:
         every = _beside(scene, every, born)
@@ -79,6 +80,17 @@ def found(scene: Scene) -> list[Finding]:
 def _rank(scene: Scene, each: Finding) -> tuple[int, ...]:
     direction = int(scene.tally.direction[each.site])
     return SEVERITIES.index(each.severity), each.step, direction, each.order
+
+
+def _without_repeats(scene: Scene, every: list[Finding]) -> list[Finding]:
+    """Leave out what says of the same sites less than another finding does."""
+    kinds = {each.kind for each in every}
+    backward = scene.tally.direction == BACKWARD
+    return [
+        each
+        for each in every
+        if not (each.kind == "sudden_change" and "exploding" in kinds and backward[each.site])
+    ]
 
 
 def _beside(scene: Scene, every: list[Finding], born: Finding) -> list[Finding]:

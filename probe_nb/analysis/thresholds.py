@@ -93,19 +93,28 @@ class Thresholds:
     """... and by how many robust standard deviations (1.4826 MAD of log2 rms). Iglewicz and Hoaglin
     (1993) call 3.5 an outlier; a training has many steps and many sites."""
 
+    change_least: float = 0.01
+    """`sudden_change`: a gradient with no element above this is small, whatever it was before."""
+
     change_history: int = 5
     """Steps that must lie before a change."""
 
-    update_ratio: float = 0.1
-    """`update_ratio`: |update| / |weight| in the median of the steps. About 0.001 is the rule of
-    thumb (Karpathy, CS231n notes, "ratio of weights:updates"); at 0.1 a weight is replaced within
-    ten steps."""
+    update_ratio: float = 0.33
+    """`update_ratio`: |update| / |weight| in the median of a few steps in a row. About 0.001 is the
+    rule of thumb (Karpathy, CS231n notes, "ratio of weights:updates"); small networks that train
+    well with Adam begin at 0.1, and at a third nothing of a weight is left after a few steps ..."""
+
+    update_ratio_beside: float = 0.2
+    """... or this much, where it is also `update_beside` times the median of the other weights."""
+
+    update_beside: float = 20.0
+    """See `update_ratio_beside`. A new head often has ten times the rate of the rest."""
 
     update_ratio_low: float = 1e-7
     """`update_ratio` (note): below this float32 (2**-24 = 6e-8) begins to round updates away."""
 
     update_steps: int = 5
-    """Steps whose median is judged: Adam's first steps are large on purpose."""
+    """Steps in a row whose median is judged: single large steps are no pattern."""
 
     lost_share: float = 0.9
     """`update_lost`: share of a weight's elements that an update leaves as they are because their

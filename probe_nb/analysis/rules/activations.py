@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from probe_nb.analysis.finding import Finding
+from probe_nb.analysis.finding import Finding, Severity
 from probe_nb.analysis.rules.scene import FORWARD, Scene, Sites, Table
 from probe_nb.analysis.window import Table as Numbers
 
@@ -34,13 +34,20 @@ Exact for tanh (1 - y^2) and the sigmoid (y - y^2, at most 1/4); for the others 
 def dead(scene: Scene) -> list[Finding]:
     """Say which outputs and gradients are nothing but zeros, and which rectifiers almost.
 
-    Of a dead module only the output is named: that gradients into it are zero follows.
+    Of a dead module only the output is named: that gradients into it are zero follows. Where the
+    gradient that the loss sends is zero already, the loss asks for nothing (a hinge that is
+    fulfilled): a note.
     """
     outputs = _dead_outputs(scene)
     if len(outputs):
         return [_dead(scene, outputs)]
     gradients = _all_zero(scene, scene.of_role("grad_output", "grad_input", "param_grad"))
-    return [_dead(scene, gradients)] if len(gradients) else []
+    if not len(gradients):
+        return []
+    asked = scene.of_role("grad_output")
+    first = asked[scene.tally.latest["order"][asked] == scene.tally.latest["order"][asked].min()]
+    flat = len(asked) > 0 and np.isin(first, gradients).any()
+    return [_dead(scene, gradients, "note" if flat else "warning")]
 
 
 def all_zero(scene: Scene) -> Table:
@@ -66,13 +73,13 @@ def _all_zero(scene: Scene, sites: Sites) -> Sites:
     return scene.by_execution(sites[scene.lasts(sites, zero)])
 
 
-def _dead(scene: Scene, sites: Sites) -> Finding:
+def _dead(scene: Scene, sites: Sites, severity: Severity = "warning") -> Finding:
     site, limits = int(sites[0]), scene.limits
     share = scene.tally.window.zero_share(sites[:1])[0]
     now = float(share[scene.seen[site]][-1])
     words = "Nothing but zeros" if now == 1 else f"Hardly anything but zeros ({now:.2%})"
     return scene.finding(
-        "warning",
+        severity,
         "dead",
         site,
         f"{words} in {scene.place(site)}",
@@ -110,18 +117,16 @@ def saturated(scene: Scene) -> list[Finding]:
             now = float(left[row][scene.seen[site]][-1])
             found.append((site, max(now, 0.0), scene.since(site, holds[row])))
     inside = [each for each in found if not _is_last(scene, each[0])]
-    return [
-        _saturated(scene, each, severity)
-        for severity, each in (("warning", inside), ("note", [e for e in found if e not in inside]))
-        if each
-    ]
+    outside = [each for each in found if each not in inside]
+    groups: tuple[tuple[Severity, Any], ...] = (("warning", inside), ("note", outside))
+    return [_saturated(scene, group, severity) for severity, group in groups if group]
 
 
-def _saturated(scene: Scene, found: list[tuple[int, float, int]], severity: str) -> Finding:
+def _saturated(scene: Scene, found: list[tuple[int, float, int]], severity: Severity) -> Finding:
     order = scene.by_execution(np.array([site for site, _, _ in found], np.intp)).tolist()
     (site, left, step), *_ = sorted(found, key=lambda each: order.index(each[0]))
     return scene.finding(
-        "warning" if severity == "warning" else "note",
+        severity,
         "saturated",
         site,
         f"{scene.about(site).type} is saturated in {scene.place(site)}",

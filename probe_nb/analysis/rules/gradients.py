@@ -12,6 +12,7 @@ from probe_nb.analysis.rules.scene import BACKWARD, CODE, FORWARD, Scene, Sites,
 from probe_nb.analysis.words import number
 
 _FLOWING: Final = ("grad_output", "grad_input")
+_FAR: Final = np.iinfo(np.int64).max
 _OLDER: Final = 4
 """Steps that the older half of the window must have before growth is judged."""
 
@@ -83,8 +84,11 @@ def exploding(scene: Scene) -> list[Finding]:
     sites = np.flatnonzero(huge(scene))
     if not len(sites):
         return _along_depth(scene, sign=-1)
-    latest = scene.tally.latest
+    latest, changed = scene.tally.latest, scene.changed.step[sites]
     site = int(sites[np.argmax(latest["absmax"][sites])])
+    if (began := changed >= 0).any():  # where the growth was first seen
+        order = np.lexsort((latest["order"][sites], np.where(began, changed, _FAR)))
+        site = int(sites[order[0]])
     return [
         scene.finding(
             "warning",
@@ -98,6 +102,7 @@ def exploding(scene: Scene) -> list[Finding]:
                 ),
                 scene.same_in(len(sites) - 1),
             ],
+            step=int(scene.changed.step[site]) if scene.changed.step[site] >= 0 else None,
             value=latest["absmax"][site],
             threshold=scene.limits.exploded,
             others=sites[sites != site],

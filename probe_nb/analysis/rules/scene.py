@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probe_nb.analysis.advice import advice_for
+from probe_nb.analysis.changes import Changed
 from probe_nb.analysis.finding import Finding, Severity
 from probe_nb.analysis.tally import Tally
 from probe_nb.analysis.thresholds import Thresholds
@@ -119,6 +120,12 @@ class Scene:
     def seen(self) -> Table:
         """Tell in which steps of the window each site has numbers."""
         return self.tally.window.seen
+
+    @cached_property
+    def changed(self) -> Changed:
+        """Tell where and when a site's size changed suddenly."""
+        tally = self.tally
+        return tally.changes.so_far(tally.window, tally.role, tally.direction)
 
     def lasts(self, sites: Sites, holds: Table, steps: int | None = None) -> Table:
         """Tell where something holds in each of the last steps in which a site was seen.

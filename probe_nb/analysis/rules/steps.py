@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from probe_nb.analysis.finding import Finding
+from probe_nb.analysis.finding import Finding, Severity
 from probe_nb.analysis.rules.scene import BACKWARD, FORWARD, Scene, Sites
 from probe_nb.analysis.words import number, plural
 from probe_nb.store.columns import Filter
@@ -18,23 +16,23 @@ def sudden_change(scene: Scene) -> list[Finding]:
     What comes after it, in this step and in later ones, follows from it.
     """
     tally = scene.tally
-    step, bits = tally.changes.with_newest(tally.window, tally.role, tally.direction)
-    changed = (step >= 0) & scene.floats & (tally.latest["numel"] > 1)
-    forward = np.flatnonzero(changed & (tally.direction == FORWARD))
-    found = []
+    seen = scene.changed
+    judged = (seen.step >= 0) & scene.floats & (tally.latest["numel"] > 1)
+    forward = np.flatnonzero(judged & (tally.direction == FORWARD))
+    judged &= (tally.direction == BACKWARD) & (seen.peak >= scene.limits.change_least)
+    rises, falls = (
+        np.flatnonzero(judged & (seen.bits > 0)),
+        np.flatnonzero(judged & (seen.bits < 0)),
+    )
+    if len(rises) and not (len(forward) and seen.step[forward].min() <= seen.step[rises].min()):
+        return [_change(scene, rises, "warning")]
     if len(forward):
-        found.append(_change(scene, forward, step, bits, "warning"))
-    rises = np.flatnonzero(changed & (tally.direction == BACKWARD) & (bits > 0))
-    if len(rises) and not (len(forward) and step[forward].min() <= step[rises].min()):
-        found.append(_change(scene, rises, step, bits, "warning"))
-    falls = np.flatnonzero(changed & (tally.direction == BACKWARD) & (bits < 0))
-    if len(falls) and not found:
-        found.append(_change(scene, falls, step, bits, "note"))
-    return found
+        return [_change(scene, forward, "warning")]
+    return [_change(scene, falls, "note")] if len(falls) else []
 
 
-def _change(scene: Scene, sites: Sites, step: Any, bits: Any, severity: Any) -> Finding:
-    tally, limits = scene.tally, scene.limits
+def _change(scene: Scene, sites: Sites, severity: Severity) -> Finding:
+    tally, limits, step, bits = scene.tally, scene.limits, scene.changed.step, scene.changed.bits
     first = sites[np.lexsort((tally.latest["order"][sites], step[sites]))]
     site, when = int(first[0]), int(step[first[0]])
     row = scene.once(("row", site, when), lambda: _row(scene, site, when))

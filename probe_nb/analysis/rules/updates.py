@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,29 +14,55 @@ from probe_nb.analysis.words import number, plural
 
 Numbers = NDArray[np.float64]
 
+_LARGE_STEPS: Final = frozenset({"LBFGS", "Rprop"})
+"""Optimizers whose steps go as far as a line search, or their own history, lets them."""
+
 
 def update_ratio(scene: Scene) -> list[Finding]:
-    """Say which weights are moved too far, or hardly at all, in the median step."""
+    """Say which weights are moved too far, or hardly at all, in the median of steps in a row."""
     owned, limits = Owned.of(scene), scene.limits
     if not len(owned):
         return []
-    ratios = _ratios(scene, owned)
     matrix = np.array([len(scene.shape(int(site))) > 1 for site in owned.site], np.bool_)
-    enough = (np.isfinite(ratios) & (ratios > 0)).sum(axis=1) >= limits.update_steps
-    rows = np.flatnonzero(matrix & owned.trained & enough)
-    median = np.array([np.nanmedian(ratios[row][np.isfinite(ratios[row])]) for row in rows])
+    ratios = _ratios(scene, owned)
+    there = np.isfinite(ratios) & (ratios > 0)
+    rows = np.flatnonzero(matrix & owned.trained & (there.sum(axis=1) >= limits.update_steps))
+    if not len(rows):
+        return []
+    each = [ratios[row][there[row]] for row in rows]
+    most = np.array([_most(values, limits.update_steps) for values in each])
+    middle = np.array([np.median(values) for values in each])
+    beside = np.array([_beside(middle, place) for place in range(len(rows))])
+    most *= not _LARGE_STEPS.intersection(scene.tally.types)
+    high = most > limits.update_ratio
+    high |= (most > limits.update_ratio_beside) & (most > limits.update_beside * beside)
+    low = middle < limits.update_ratio_low
     found = []
-    if (high := median > limits.update_ratio).any():
-        found.append(_ratio(scene, owned, rows[high], median[high], high=True))
-    if (low := median < limits.update_ratio_low).any():
-        found.append(_ratio(scene, owned, rows[low], median[low], high=False))
+    if high.any():
+        found.append(_ratio(scene, owned, rows[high], most[high], high=True))
+    if low.any():
+        found.append(_ratio(scene, owned, rows[low], middle[low], high=False))
     return found
+
+
+def _most(values: Numbers, steps: int) -> float:
+    """Return the largest median of so many steps in a row."""
+    windows = np.lib.stride_tricks.sliding_window_view(values, steps)
+    return float(np.median(windows, axis=1).max())
+
+
+def _beside(values: Numbers, place: int) -> float:
+    """Return the median of all values but one, infinity if there is no other."""
+    others = np.delete(values, place)
+    return float(np.median(others)) if len(others) else np.inf
 
 
 def _ratios(scene: Scene, owned: Owned) -> Numbers:
     """Return |update| / |weight before it| per parameter and step, NaN where it is not known.
 
     Where no optimizer was named, the change of the weight's size is what an update was at least.
+    A weight that begins at zero counts as a quarter of 1 / sqrt(fan-in), about half of what PyTorch
+    begins with: its first updates are large beside nothing.
     """
     tally, sizes = scene.tally, scene.tally.window.sizes
     before = sizes[owned.site]
@@ -46,14 +74,19 @@ def _ratios(scene: Scene, owned: Owned) -> Numbers:
         row = place.get(int(tally.parameter[site]))
         if row is not None:
             moved[row] = sizes[site]
-    ratios: Numbers = np.divide(moved, before, out=np.full(before.shape, np.nan), where=before > 0)
+    rows = np.array([(scene.shape(int(s)) or (1,))[0] for s in owned.site], np.float64)
+    least = np.sqrt(rows)[:, None] / 4  # l2 of numel elements of 1 / (4 sqrt(numel / rows))
+    ratios: Numbers = moved / np.maximum(before, np.maximum(least, 1e-30))
     return ratios
 
 
 def _ratio(scene: Scene, owned: Owned, rows: Sites, median: Numbers, *, high: bool) -> Finding:
     worst = int(rows[np.argmax(median) if high else np.argmin(median)])
     value = float(median.max() if high else median.min())
-    limit = scene.limits.update_ratio if high else scene.limits.update_ratio_low
+    limits = scene.limits
+    limit = limits.update_ratio_low
+    if high:
+        limit = limits.update_ratio if value > limits.update_ratio else limits.update_ratio_beside
     site = int(owned.site[worst])
     others = [int(owned.site[row]) for row in rows if row != worst]
     words = "large" if high else "small"
