@@ -25,9 +25,9 @@ _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 class Turns:
     """Which parameters are copied: all that fit, and where not all do, they take turns."""
 
-    def __init__(self, budget: int = BUDGET) -> None:
-        """Begin with the first parameter."""
-        self.budget = budget
+    def __init__(self, budget: int | None = None) -> None:
+        """Begin with the first parameter; `budget` is in bytes, `BUDGET` unless said."""
+        self.budget = BUDGET if budget is None else budget
         self._first = 0
 
     def take(self, sizes: Sequence[int]) -> list[bool]:

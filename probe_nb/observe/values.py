@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -29,7 +30,8 @@ class Values:
         if isinstance(value, Tensor):
             yield leaf, value
         elif isinstance(value, (bool, int, float)):
-            yield leaf, self.tensor(value)
+            with contextlib.suppress(OverflowError):  # beyond float64
+                yield leaf, self.tensor(value)
         elif depth and isinstance(value, (dict, list, tuple)):
             pairs = value.items() if isinstance(value, dict) else enumerate(value)
             for key, each in list(pairs):
@@ -50,5 +52,5 @@ class Values:
 def _made(kind: type, number: float) -> Tensor:
     try:
         return torch.tensor(kind(number), dtype=_NUMBERS[kind], device="cpu")
-    except (OverflowError, RuntimeError):  # more than 64 bits
+    except (OverflowError, RuntimeError, ValueError):  # more than 64 bits
         return torch.tensor(float(number), dtype=torch.float64, device="cpu")
