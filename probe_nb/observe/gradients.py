@@ -9,7 +9,6 @@ See docs/decisions/0001-capture.md for what may be asked of a tensor and what ma
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -72,13 +71,15 @@ class Gradients:
 
     def leaving(self, call: Call, entered: Entered, leaves: list[Leaf]) -> None:
         """Attach to the outputs of a call and to the nodes that feed its inputs."""
-        hooked = False
-        results = [(leaf, t) for leaf, t in leaves if t.requires_grad and graph.plain(t)]
-        if self._outputs:
-            for leaf, t in results:
-                hooked |= self._attach_output(call, entered.inputs.get(id(t)), leaf, t)
+        hooked, results = False, {}
+        unchanged = {key for key, each in entered.inputs.items() if each.unchanged()}
+        for leaf, t in leaves:
+            if t.requires_grad and graph.plain(t):
+                results[id(t)] = t
+                if self._outputs:
+                    hooked |= self._attach_output(call, leaf, t, through=id(t) in unchanged)
         if self._inputs and entered.inputs:
-            hooked |= self._attach_inputs(call, entered, {id(t): t for _, t in results})
+            hooked |= self._attach_inputs(call, entered, results, unchanged)
         if call.owed and not hooked:  # no hook will ever come to pay
             self._pay(call, -1)
 
@@ -97,8 +98,7 @@ class Gradients:
         if call.owed:
             self._pay(call, -1)
 
-    def _attach_output(self, call: Call, came_in: Input | None, leaf: str, t: Tensor) -> bool:
-        through = came_in is not None and came_in.unchanged()
+    def _attach_output(self, call: Call, leaf: str, t: Tensor, *, through: bool) -> bool:
         if stale(t):
             status: Status = "passthrough" if through else "stale_view"
             call.owed += (Owed(("grad_output", leaf), Facts.of(t), status),)
@@ -117,14 +117,17 @@ class Gradients:
             self._leaves[key] = handle
         self.keep(handle)
 
-    def _attach_inputs(self, call: Call, entered: Entered, results: dict[int, Tensor]) -> bool:
+    def _attach_inputs(
+        self, call: Call, entered: Entered, results: dict[int, Tensor], unchanged: set[int]
+    ) -> bool:
         inputs = entered.inputs
-        roots = Counter(id(each.root) for each in inputs.values())
-        ends = graph.ends(entered, results.values())
+        ends = graph.ends(entered, results, unchanged)
         targets = []
         for key, each in inputs.items():
-            shared = roots[id(each.root)] > 1
-            found = graph.target(each, handed_on=key in results, shared=shared)
+            if key in unchanged:
+                found = graph.target(each, handed_on=key in results)
+            else:
+                found = graph.target_of_written(each, inputs.values())
             if isinstance(found, Target) and found.edge not in ends.loose:
                 targets.append(found)
             elif found is not None:
@@ -186,9 +189,11 @@ class Gradients:
 
     def _reached(self, call: Call, task: int) -> int:
         """Take note that a backward reached a call; return its number there."""
-        self._clock.backward_ran()
-        self._tasks.reached(call, task)
-        number = call.backward(task)
+        number = None if call.backwards is None else call.backwards.get(task)
+        if number is None:
+            self._clock.backward_ran()
+            self._tasks.reached(call, task)
+            number = call.backward(task)
         if call.owed:
             self._pay(call, number)
         return number

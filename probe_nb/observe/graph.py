@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -135,13 +135,18 @@ def cut_off(t: Tensor) -> bool:
     return t.grad_fn is None and t._base is not None and t._base.requires_grad
 
 
-def ends(entered: Entered, results: Iterable[Tensor]) -> Ends:
+def ends(entered: Entered, results: dict[int, Tensor], unchanged: Container[int]) -> Ends:
     """Return where the graph of a call ends: at its results, and at the inputs that it wrote."""
-    written = [each.tensor for each in entered.inputs.values() if not each.unchanged()]
+    all_of_them = dict(results)
+    for key, each in entered.inputs.items():
+        if key not in unchanged:
+            all_of_them[key] = each.tensor
+    for t in entered.others:
+        if t.requires_grad and plain(t):
+            all_of_them[id(t)] = t
     found = Ends([], set())
-    for t in {id(t): t for t in (*results, *written, *entered.others)}.values():
-        came_in = entered.inputs.get(id(t))
-        if not (t.requires_grad and plain(t)) or (came_in is not None and came_in.unchanged()):
+    for key, t in all_of_them.items():
+        if key in unchanged:
             continue
         if t._base is not None and stale(t):
             later = edge(t._base)
@@ -152,23 +157,23 @@ def ends(entered: Entered, results: Iterable[Tensor]) -> Ends:
     return found
 
 
-def target(each: Input, *, handed_on: bool, shared: bool) -> Target | Status | None:
-    """Return where the share of one input is read, or why it is not; None if there is none.
+def target(each: Input, *, handed_on: bool) -> Target | Status | None:
+    """Return where the share of an unchanged input is read, or why it is not; None if it has none.
 
-    Args:
-        each: The input.
-        handed_on: It is a result as well.
-        shared: Other inputs lie in the same storage, so who wrote there cannot be told.
+    `handed_on` says that it is a result as well.
     """
-    t = each.tensor
-    if each.unchanged():
-        if handed_on:
-            return "passthrough"
-        if each.edge is None:  # whoever used it had the node made
-            return None if stale(t) else Target(each, edge(t), None)
+    if handed_on:
+        return "passthrough"
+    if each.edge is None:  # whoever used it had the node made
+        return None if stale(each.tensor) else Target(each, edge(each.tensor), None)
+    return Target(each, each.edge, None)
+
+
+def target_of_written(each: Input, inputs: Iterable[Input]) -> Target | Status:
+    """Do as `target` does, for one among `inputs` that the call wrote in place."""
+    if not each.tensor._is_view():
         return Target(each, each.edge, None)
-    if not t._is_view():
-        return Target(each, each.edge, None)
+    shared = sum(other.root is each.root for other in inputs) > 1  # who wrote cannot be told
     node = None if shared or each.base is None else _slice_node(each.root, each.base)
     return "stale_view" if node is None else Target(each, each.edge, node)
 
@@ -187,6 +192,7 @@ def _walk(starts: Iterable[Any], edges: set[Edge | None], since: int, stops: set
     behind them may be long.
     """
     found: Senders = {each: {} for each in edges}
+    near = {each[0] for each in edges if each is not None}
     seen: set[Any] = {None, *stops}
     todo = list(starts) if found else []
     while todo:
@@ -195,10 +201,11 @@ def _walk(starts: Iterable[Any], edges: set[Edge | None], since: int, stops: set
             continue
         seen.add(node)
         for place, after in enumerate(node.next_functions):
-            if after in found:
+            next_ = after[0]
+            if next_ in near and after in found:
                 found[after].setdefault(node, []).append(place)
-            else:
-                todo.append(after[0])
+            elif next_ not in seen and type(next_) is not _Leaf:
+                todo.append(next_)
     return found
 
 
@@ -229,6 +236,10 @@ class Span(NamedTuple):
         stops = {self.edge[0], *(g.grad_fn for g in came if g is not None)}
         starts = [g.grad_fn for g in sent if g is not None]
         return _walk(starts, {self.edge}, self.since, stops)[self.edge]
+
+
+_Leaf: Final[Any] = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
+"""Nodes from which nothing is sent on."""
 
 
 def _made_since(node: Any, since: int) -> bool:
