@@ -152,7 +152,7 @@ def _bar(ax: Axes, image: AxesImage, label: str) -> None:
     if isinstance(norm, colors.LogNorm):
         style.logged_ticks(bar.ax.yaxis, np.array([norm.vmin, norm.vmax]))
     elif isinstance(norm, colors.SymLogNorm):
-        bar.set_ticks(style.both_signs(norm.linthresh, norm.vmax))
+        bar.set_ticks(style.both_signs(norm.linthresh, norm.vmax or 1.0))
         bar.ax.yaxis.set_minor_locator(NullLocator())
     bar.ax.tick_params(which="both", labelsize="small")
 
@@ -176,6 +176,9 @@ def _say(image: AxesImage, grid: Grid) -> None:
 
 _FOOT: Final = 2
 """Rows under the exponents where there are zeros: these, and a gap."""
+
+_APART: Final = 0.06
+"""The share of the height that a label takes."""
 
 _NEAR_TOP: Final = 0.1
 _LABELS: Final = 9
@@ -262,7 +265,8 @@ def _exponent_ticks(ax: Axes, low: int, high: int, *, zeros: bool) -> None:
     # a row holds [2**e, 2**(e+1)): its lower edge is 2**e
     marks = {each - 0.5: f"$2^{{{each}}}$" for each in ticks}
     if zeros:
-        marks = {low - float(_FOOT): "0"} | {at: mark for at, mark in marks.items() if at > low}
+        foot, apart = low - float(_FOOT), _APART * (high - low)
+        marks = {at: mark for at, mark in marks.items() if at - foot >= apart} | {foot: "0"}
     ax.set_yticks(list(marks), list(marks.values()))
 
 

@@ -125,6 +125,7 @@ class Lost(NamedTuple):
 def fit(histogram: Histogram, dtype: str) -> Lost:
     """Return what a dtype could not hold of the finite non-zero elements, or not in full.
 
+    >>> import numpy as np
     >>> fit(Histogram.of(np.array([1.0, 2.0**-12, 2.0**-15, 2.0**-30, 1e6])), "float16")
     Lost(under=0.2, subnormal=0.2, over=0.2, perhaps=0.0)
     """
