@@ -91,7 +91,7 @@ class Keeper:
     # -- the choice -------------------------------------------------------------------------------
 
     def _wants(self, call: Call, where: Where) -> bool:
-        if where[0] not in self._roles or not self._keep.wants(call.step):
+        if where[0] not in self._roles or call.recompute or not self._keep.wants(call.step):
             return False
         watched = call.watched
         chosen = self._chosen.get(watched)

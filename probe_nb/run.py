@@ -364,7 +364,7 @@ class Run:
         role: str = "input",
         step: int | None = None,
         *,
-        call: int | None = 0,
+        call: int | None = None,
         leaf: str | None = None,
         micro_step: int | None = None,
         direction: str | None = None,
@@ -376,7 +376,7 @@ class Run:
             module: Module path, exact or a pattern that matches one module.
             role: Its role.
             step: Its step; None for the newest in which one was kept.
-            call: Which call of the module in that step; None for the newest.
+            call: Which call of the module in that step; None for the first in its micro step.
             leaf: Its leaf path, needed where there are several.
             micro_step: Its micro step; None for the newest.
             direction: Its direction, for a role that has several; the role's own otherwise.

@@ -99,7 +99,7 @@ def find(
     direction: str | None,
     model: str | None,
 ) -> Kept:
-    """Return the newest tensor that all of this is true of, as `Run.tensor` says.
+    """Return the tensor that all of this is true of, as `Run.tensor` says.
 
     Raises:
         SelectionError: There is none; the message says what is kept, and why this is not.
@@ -169,7 +169,10 @@ def _newest(here: list[Kept], of_role: list[Kept], what: str, step: int | None) 
     leaves = list(dict.fromkeys(each.leaf for each in found))
     if len(leaves) > 1:
         raise SelectionError(f"{what} is several tensors; give `leaf=`, one of {_listed(leaves)}.")
-    return found[-1]
+    micro_step = max(each.micro_step for each in found)
+    found = [each for each in found if each.micro_step == micro_step]
+    first = min(each.call for each in found)
+    return [each for each in found if each.call == first][-1]  # of the newest backward
 
 
 def _there(of_role: list[Kept]) -> str:

@@ -59,8 +59,10 @@ def as_tensor(kept: Kept, data: Bytes) -> Tensor:
     import torch
 
     with torch._C.DisableTorchFunction():  # noqa: SLF001 - no default device of the user's
-        flat = torch.from_numpy(np.array(data))
-        return flat.view(getattr(torch, kept.dtype)).view(kept.shape)
+        dtype = getattr(torch, kept.dtype)
+        if not data.size:
+            return torch.empty(kept.shape, dtype=dtype, device="cpu")
+        return torch.from_numpy(np.array(data)).view(dtype).view(kept.shape)
 
 
 def write(path: Path, kept: Sequence[Kept], mark: str, *, lasting: bool) -> list[Stored | None]:

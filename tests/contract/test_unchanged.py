@@ -36,13 +36,13 @@ def test_three_training_steps_are_the_same_bit_for_bit(piece, mode):
     assert [name for name in bare if bare[name] != seen[name]] == []
 
 
-def trained(piece: Piece, mode: str, *, watched: bool) -> dict[str, object]:
+def trained(piece: Piece, mode: str, *, watched: bool, **options: object) -> dict[str, object]:
     """Train for three steps and return everything that can be known about it."""
     torch.manual_seed(0)
     model = piece.build().train(mode != "eval")
     book: dict[str, object] = {}
     optimizer = None
-    session = probe.watch(model, live=False) if watched else contextlib.nullcontext()
+    session = probe.watch(model, live=False, **options) if watched else contextlib.nullcontext()
     with session as run:
         for step in range(3):
             args, kwargs = piece.inputs()
@@ -73,6 +73,7 @@ def trained(piece: Piece, mode: str, *, watched: bool) -> dict[str, object]:
     if watched:
         assert len(run) > 0
         assert "failed" not in set(run.df["status"])
+        assert "not kept: failed" not in set(run.kept()["status"])
     return book
 
 
@@ -124,7 +125,7 @@ def test_the_graph_has_the_same_nodes_made_in_the_same_order(piece):
     assert graph_of(piece, watched=True) == graph_of(piece, watched=False)
 
 
-def graph_of(piece: Piece, *, watched: bool) -> list[tuple[str, list[int]]]:
+def graph_of(piece: Piece, *, watched: bool, **options: object) -> list[tuple[str, list[int]]]:
     """Return the nodes in the order in which they were made, each with those it leads to.
 
     The engine runs nodes that are ready in this order, so the sums of gradients depend on it.
@@ -132,7 +133,7 @@ def graph_of(piece: Piece, *, watched: bool) -> list[tuple[str, list[int]]]:
     torch.manual_seed(0)
     model = piece.build()
     args, kwargs = piece.inputs()
-    with probe.watch(model, live=False) if watched else contextlib.nullcontext():
+    with probe.watch(model, live=False, **options) if watched else contextlib.nullcontext():
         loss = total(model(*args, **kwargs))
     nodes = reachable([] if loss is None else [loss.grad_fn])
     made = sorted((n for n in nodes if n._sequence_nr() < 2**60), key=lambda n: n._sequence_nr())
