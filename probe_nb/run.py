@@ -17,6 +17,7 @@ from probe_nb.analysis.origins import Origin, first_nonfinite
 from probe_nb.analysis.tally import Tally
 from probe_nb.analysis.thresholds import with_changes
 from probe_nb.analysis.verdict import Judge
+from probe_nb.analysis.what_if import what_if
 from probe_nb.config import MEMORY
 from probe_nb.errors import SessionStateError, notify
 from probe_nb.exponents import Histogram
@@ -281,6 +282,37 @@ class Run:
         'NaN first appeared at step 0 in (root) (forward input)'
         """
         return findings.as_frame(self._findings(thresholds))
+
+    def what_if(self, dtype: Any, step: int | None = None) -> pd.DataFrame:
+        """Return what another dtype would do to the values of each site, worst first.
+
+        It follows from the exponent histograms, without the tensors: exactly, but for the values
+        in the topmost power of two of the dtype, of which at least one overflows if `absmax` does.
+
+        Args:
+            dtype: `"float16"`, `"bfloat16"`, `"float8_e4m3fn"` or `"float8_e5m2"`, or torch's own.
+            step: One step; all steps by default.
+
+        Returns:
+            A DataFrame, one row per site: `underflow`, `subnormal` and `overflow` are shares of the
+            values that are not zero: below the smallest number, in the range where bits are lost,
+            beyond the largest. For gradients, `loss_scale` is the largest power of two that keeps
+            them in the lowest quarter of the range; the smallest of these, in
+            `frame.attrs["loss_scale"]`, fits all, and `lost` is the share that is below the
+            smallest number even then.
+
+        Raises:
+            SelectionError: The dtype is none of these, or the step has no record.
+
+        >>> import torch, probe_nb as probe
+        >>> model = torch.nn.Identity()
+        >>> with probe.watch(model, roles="input") as run:
+        ...     _ = model(torch.tensor([1e-9, 1e-5, 1.0, 1e6]))
+        >>> run.what_if("float16")[["underflow", "subnormal", "overflow"]].values.tolist()
+        [[0.25, 0.25, 0.25]]
+        """
+        self.flush()
+        return what_if(self.columns, dtype, step)
 
     def _findings(self, thresholds: dict[str, Any]) -> list[Finding]:
         from probe_nb.view.frame import reading

@@ -17,6 +17,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from probe_nb import about, config
+from probe_nb.analysis import alert_rules
+from probe_nb.analysis.heard import Hearer
 from probe_nb.config import WatchConfig
 from probe_nb.errors import SessionStateError, notify
 from probe_nb.observe.attach import Attachment
@@ -63,7 +65,10 @@ class Session:
         self._scaler, self._coverage = rooms.scaler, rooms.coverage
         self._steps = rooms.steps
         self._attachment = rooms.attachment
+        alert_rules.checked(options.alerts)
         self.listeners: list[Callable[[], None]] = []
+        if options.on_finding is not None:
+            self.listeners.append(Hearer(self.run.columns, self.run.info, options.on_finding))
         self.closers: list[Callable[[], None]] = []
         self._attached: Attachment | None = None
         self._drained_at = time.monotonic()

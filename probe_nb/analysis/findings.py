@@ -17,6 +17,7 @@ import pandas as pd
 from probe_nb.analysis.finding import SEVERITIES, Finding
 from probe_nb.analysis.rules import (
     activations,
+    alerts,
     gradients,
     growth,
     nonfinite,
@@ -55,9 +56,10 @@ RULES: Final[tuple[Rule, ...]] = (
     updates.gradient_noise,
     steps.sudden_change,
     steps.same_input,
+    alerts.alerts,
 )
 
-_LASTING: Final = frozenset({"frozen", "unused", "stuck", "update_lost", "not_zeroed"})
+_LASTING: Final = frozenset({"frozen", "unused", "stuck", "update_lost", "not_zeroed", "alert"})
 """What is wrong with the program and not with its numbers: no NaN brings it about."""
 
 

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probe_nb.analysis.alarms import LIMITS
+from probe_nb.analysis.finding import Finding
 from probe_nb.analysis.missed import missed, missed_of
 from probe_nb.analysis.tally import Tally, cut
 from probe_nb.analysis.verdict import Judge, Verdict
@@ -100,6 +101,10 @@ class FrameBuilder:
     def verdict(self) -> Verdict:
         """Return the headline of what was read."""
         return self.judge.verdict(self.info)
+
+    def findings(self) -> list[Finding]:
+        """Return all that was found, worst first."""
+        return self.judge.findings(self.info)
 
     # -- sites -----------------------------------------------------------------------------------
 

@@ -27,6 +27,10 @@ _UNSEEN: Final = 5
 
 SIGNS: Final = {"bad": "✕", "warn": "!", "ok": "✓", "empty": ABSENT}
 
+MARKS: Final = {"error": "✕", "warning": "!", "note": "\N{MIDDLE DOT}"}
+_FURTHER: Final = 2
+"""Findings that are said besides the headline."""
+
 _VERSIONS: Final = {
     "torch": "torch",
     "cuda": "CUDA",
@@ -61,10 +65,25 @@ def static(builder: FrameBuilder) -> str:
 
 
 def headline(builder: FrameBuilder) -> str:
-    """Return the worst finding, and its detail under it."""
+    """Return the worst finding, its detail under it, and up to two more."""
     found = builder.verdict()
     sentence = escape(f"{SIGNS[found.kind]} {found.sentence}")
-    return printable(f"<div><b>{sentence}</b></div>" + _div(found.detail))
+    more = "".join(_div(line) for line in further(builder))
+    return printable(f"<div><b>{sentence}</b></div>" + _div(found.detail) + more)
+
+
+def further(builder: FrameBuilder) -> list[str]:
+    """Return what was found besides the headline: two lines at most, and how many more there are.
+
+    Errors and warnings; notes only where nothing else was found.
+    """
+    found = builder.findings()
+    loud = [each for each in found if each.severity != "note"]
+    rest = loud[1:] if loud else found
+    lines = [f"{MARKS[each.severity]} {each.sentence}" for each in rest[:_FURTHER]]
+    if len(rest) > _FURTHER:
+        lines[-1] += f" (and {len(rest) - _FURTHER} more: run.findings())"
+    return lines
 
 
 def summary_line(builder: FrameBuilder) -> str:

@@ -9,7 +9,7 @@ from probe_nb.analysis.missed import missed_of
 from probe_nb.analysis.words import plural
 from probe_nb.terms import printable
 from probe_nb.view.frame import FrameBuilder, reading
-from probe_nb.view.html import SIGNS, made_with, summary_line
+from probe_nb.view.html import SIGNS, further, made_with, summary_line
 from probe_nb.view.rows import rows_of, worst_first
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ def lines_of(builder: FrameBuilder) -> str:
     found = builder.verdict()
     lines = _wrapped(f"{SIGNS[found.kind]} {found.sentence}", 3)
     lines += _wrapped(found.detail, 3, "  ")
+    for each in further(builder):
+        lines += _wrapped(each, 1)
     lines += _wrapped(summary_line(builder), 2, "  ")
     info = builder.info
     lines += _wrapped(made_with(info), 2, "  ")

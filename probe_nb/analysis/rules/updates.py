@@ -39,16 +39,39 @@ def update_ratio(scene: Scene) -> list[Finding]:
     low = middle < limits.update_ratio_low
     found = []
     if high.any():
-        found.append(_ratio(scene, owned, rows[high], most[high], high=True))
+        site, step = _first_over(scene, owned, ratios, rows[high], most[high])
+        found.append(_ratio(scene, owned, rows[high], most[high], site=site, step=step))
     if low.any():
-        found.append(_ratio(scene, owned, rows[low], middle[low], high=False))
+        worst = rows[low][np.argmin(middle[low])]
+        site, step = int(owned.site[worst]), int(scene.tally.window.steps[0])
+        found.append(_ratio(scene, owned, rows[low], middle[low], site=site, step=step, high=False))
     return found
+
+
+def _first_over(
+    scene: Scene, owned: Owned, ratios: Numbers, rows: Sites, most: Numbers
+) -> tuple[int, int]:
+    """Return the weight that is moved most, and since when it is moved too far."""
+    row = int(rows[np.argmax(most)])
+    there = np.flatnonzero(np.isfinite(ratios[row]) & (ratios[row] > 0))
+    values, limits = ratios[row, there], scene.limits
+    medians = _medians(values, limits.update_steps)
+    limit = min(limits.update_ratio, float(most.max()))
+    begin = int(np.argmax(medians >= limit))
+    since = there[begin + int(np.argmax(values[begin:] >= limit))]
+    return int(owned.site[row]), int(scene.tally.window.steps[since])
 
 
 def _most(values: Numbers, steps: int) -> float:
     """Return the largest median of so many steps in a row."""
+    return float(_medians(values, steps).max())
+
+
+def _medians(values: Numbers, steps: int) -> Numbers:
+    """Return the median of each stretch of so many steps."""
     windows = np.lib.stride_tricks.sliding_window_view(values, steps)
-    return float(np.median(windows, axis=1).max())
+    medians: Numbers = np.median(windows, axis=1)
+    return medians
 
 
 def _beside(values: Numbers, place: int) -> float:
@@ -80,16 +103,25 @@ def _ratios(scene: Scene, owned: Owned) -> Numbers:
     return ratios
 
 
-def _ratio(scene: Scene, owned: Owned, rows: Sites, median: Numbers, *, high: bool) -> Finding:
-    worst = int(rows[np.argmax(median) if high else np.argmin(median)])
-    value = float(median.max() if high else median.min())
-    limits = scene.limits
+def _ratio(
+    scene: Scene,
+    owned: Owned,
+    rows: Sites,
+    values: Numbers,
+    *,
+    site: int,
+    step: int,
+    high: bool = True,
+) -> Finding:
+    limits, tally = scene.limits, scene.tally
+    value = float(values.max() if high else values.min())
     limit = limits.update_ratio_low
     if high:
         limit = limits.update_ratio if value > limits.update_ratio else limits.update_ratio_beside
-    site = int(owned.site[worst])
-    others = [int(owned.site[row]) for row in rows if row != worst]
-    words = "large" if high else "small"
+    others = [other for other in owned.site[rows].tolist() if other != site]
+    updates = scene.of_role("update", direction=OPTIMIZER)
+    mine = updates[tally.parameter[updates] == tally.parameter[site]]
+    words, way = ("large", "above") if high else ("small", "below")
     return scene.finding(
         "warning" if high else "note",
         "update_ratio",
@@ -97,14 +129,15 @@ def _ratio(scene: Scene, owned: Owned, rows: Sites, median: Numbers, *, high: bo
         f"Updates of {scene.name(site)} are too {words}: {number(value)} of the weight per step",
         detail=[
             (
-                f"|update| / |weight| in the median step (alarm {'above' if high else 'below'} "
-                f"{number(limit)})"
+                f"|update| / |weight| in the median of {limits.update_steps} steps in a row (alarm "
+                f"{way} {number(limit)})"
             ),
             scene.same_in(len(others), "other weight"),
         ],
-        step=int(scene.tally.window.steps[0]),
+        step=step,
         value=value,
         threshold=limit,
+        rows=tally.latest["row"][mine],
         others=others,
     )
 
