@@ -40,6 +40,8 @@ class State(NamedTuple):
         """Read the state of a gradient, None if there is none."""
         if t is None:
             return None
+        if type(t) is Tensor and t.layout is torch.strided and not t.is_inference():
+            return cls(t.data_ptr(), t._version)
         t, _ = held(t)
         version = -1 if t.is_inference() else t._version
         placed = t.layout == torch.strided and not isinstance(t, FakeTensor)

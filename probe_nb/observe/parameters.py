@@ -69,7 +69,7 @@ class Parameters:
         """Yield each parameter under its first owner."""
         owners: dict[int, Owned] = {}
         for each in owned(watched):
-            if is_lazy(each.parameter):
+            if type(each.parameter) is not nn.Parameter and is_lazy(each.parameter):
                 continue
             owner = owners.setdefault(id(each.parameter), each)
             if owner is each:
@@ -78,20 +78,23 @@ class Parameters:
                 self.shared[_place(each)] = _place(owner)
 
     def _take(self, now: list[Owned]) -> None:
+        when = self._now()
         for each in now:
             if self._gradients and each.hooked and each.parameter.requires_grad:
                 self._attach(each)
             if self._values:
-                call = each.watched.parameters_call(self._now())
-                self._sink.tensor(call, ("param", f"{each.name}{each.suffix}"), each.value)
+                call = each.watched.parameters_call(when)
+                self._sink.tensor(call, ("param", each.name + each.suffix), each.value)
 
     def _now(self) -> When:
         return When(self._clock.step, self._clock.micro_step, self._clock.recording)
 
     def _attach(self, each: Owned) -> None:
+        held = self._held.get(id(each.parameter))
+        if held is not None and held.is_as_before(each):
+            return
         if not graph.plain(each.parameter) or stale(each.parameter):
             return  # `functional_call` puts any tensor in a parameter's place
-        held = self._held.get(id(each.parameter))
         if held is not None and held.sits_on(each.parameter):
             held.look(each)
             return
@@ -123,11 +126,9 @@ class Parameters:
         """Hand over what this backward adds to a parameter's gradient."""
         self._clock.backward_ran()
         task = graph.task()
-        when = self._tasks.when(task, watched)
-        if not when.recorded:
+        if (found := self._tasks.parameters_call(task, watched)) is None:
             return
-        call = watched.parameters_call(when)
-        number = call.backward(task, when.backward)
+        call, number = found
         self._sink.tensor(call, ("param_grad", name), g, number)
         module = watched.module()
         p = None if module is None else own_parameter(module, name)
@@ -185,6 +186,10 @@ class ParameterHook(Hook):
         """Remember the module, the name in it, and which parameter it is."""
         self._watched, self._name, self._parameter = each.watched, each.name, id(each.parameter)
 
+    def is_of(self, each: Owned) -> bool:
+        """Tell whether it reports the gradient under this owner's name."""
+        return self._watched is each.watched and self._name == each.name
+
     def reports_to(self, parameters: Parameters) -> bool:
         """Tell whose hook this is."""
         return self._parameters is parameters
@@ -217,9 +222,20 @@ class _Held:
         hooks = p._backward_hooks
         return p._cdata == self.cdata and hooks is not None and self.handle.id in hooks
 
+    def is_as_before(self, each: Owned) -> bool:
+        """Tell whether the hook is where it was put, alone and of the same owner."""
+        p: Any = each.parameter
+        hooks = p._backward_hooks
+        if hooks is None or len(hooks) != 1 or self.others or p._cdata != self.cdata:
+            return False
+        return self.handle.id in hooks and self.hook.is_of(each)
+
     def is_last(self, p: Any) -> bool:
         """Tell whether no hook of the user's comes after this one."""
-        for key, hook in reversed((p._backward_hooks or {}).items()):
+        hooks = p._backward_hooks or {}
+        if len(hooks) == 1:
+            return self.handle.id in hooks
+        for key, hook in reversed(hooks.items()):
             if key == self.handle.id:
                 return True
             if not isinstance(hook, Hook):

@@ -92,9 +92,9 @@ def owned(everything: Iterable[Watched], *, selected: bool = True) -> Iterator[O
     for watched, module in alive:
         if watched.selected or not selected:
             elsewhere = kept.get(id(module), {})
-            for name, p in own_parameters(module).items():
-                if name not in elsewhere:
-                    yield Owned(watched, name, p, not is_distributed(p))
+            for name, p in module._parameters.items():
+                if p is not None and name not in elsewhere:
+                    yield Owned(watched, name, p, type(p) in _PLAIN or not is_distributed(p))
             for name, facts in elsewhere.items():
                 yield Owned(watched, name, *facts)
 
