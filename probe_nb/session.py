@@ -63,7 +63,7 @@ class Session:
         self._modules, self._gradients = rooms.modules, rooms.gradients
         self._parameters, self._only = rooms.parameters, rooms.only
         self._scaler, self._coverage = rooms.scaler, rooms.coverage
-        self._steps = rooms.steps
+        self._steps, self._buffers = rooms.steps, rooms.buffers
         self._attachment = rooms.attachment
         alert_rules.checked(options.alerts)
         self.listeners: list[Callable[[], None]] = []
@@ -123,6 +123,7 @@ class Session:
         self.run.bind(None)
         self._drain()
         self._recorder.forget()
+        self._buffers.close()
         about.finish(info)
         self._take_in_new_modules(late=True)
         self._note_unobserved()
@@ -198,6 +199,7 @@ class Session:
                 watched.renamed()  # a root that is lazy was built just before its first step
             self._modules.prepare(self._modules_alive())
             self._parameters.step_begins()
+            self._buffers.step_begins()
 
     def _take_in_new_modules(self, *, late: bool = False) -> None:
         """Watch what was put into a model since: a replaced head, an adapter."""

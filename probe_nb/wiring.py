@@ -16,6 +16,7 @@ from probe_nb import about
 from probe_nb.config import WatchConfig
 from probe_nb.keeper import Keeper
 from probe_nb.observe.attach import Attachment
+from probe_nb.observe.buffers import Buffers
 from probe_nb.observe.calls import Clock
 from probe_nb.observe.compiled import NOTICE, Uncompiled
 from probe_nb.observe.coverage import Coverage
@@ -66,6 +67,7 @@ class Rooms:
     modules: ModuleHooks
     gradients: Gradients
     parameters: Parameters
+    buffers: Buffers
     only: Only
     steps: StepsTaken
     coverage: Coverage
@@ -96,8 +98,16 @@ def wired(
     roles, tasks = frozenset(options.roles), Tasks(clock)
     gradients = Gradients(clock, recorder, roles, tasks)
     only = Only(by_id, clock)
-    parameters = Parameters(watched, clock, ParameterSink(recorder, only), tasks, roles)
-    only.reads, info.shared = parameters.built, parameters.shared
+    owned = ParameterSink(recorder, only)
+    parameters = Parameters(watched, clock, owned, tasks, roles)
+    buffers = Buffers(watched, clock, owned, wanted="buffer" in roles)
+    info.shared = parameters.shared
+
+    def built(module: Watched) -> None:
+        parameters.built(module)
+        buffers.built(module)
+
+    only.reads = built
     modules = ModuleHooks(
         by_id,
         clock,
@@ -108,7 +118,7 @@ def wired(
         recomputes=options.recompute,
         begins=events.step_begins,
         goes_on=events.step_goes_on,
-        built=parameters.built,
+        built=built,
     )
     scale = scaling.scale if scaling is not None else lambda: None
     rows = StepRows(watched, clock, recorder, only, roles=roles, scale=scale)
@@ -130,6 +140,7 @@ def wired(
         modules=modules,
         gradients=gradients,
         parameters=parameters,
+        buffers=buffers,
         only=only,
         steps=steps,
         coverage=Coverage(watched, only.named, roles, opened=opened),
