@@ -6,6 +6,7 @@ VENV    ?= .venv
 WORKERS ?= 2
 DEMO    ?= open
 BENCH   ?=
+FAULTS  ?=
 ZOO     ?=
 PYTEST_ARGS ?=
 
@@ -19,7 +20,7 @@ SETTINGS := pyproject.toml constraints.txt hatch_build.py
 FRONTEND := $(shell find probe_nb/view/frontend -name node_modules -prune -o -type f -print 2>/dev/null)
 
 .NOTPARALLEL:
-.PHONY: help demo test test-npu-wheel lint frontend-test chromium wheel bench zoo clean dev
+.PHONY: help demo test test-npu-wheel lint frontend-test chromium wheel bench faults zoo clean dev
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -56,6 +57,9 @@ wheel: dev ## build dist/*.whl and dist/*.tar.gz, bundle included
 
 bench: dev ## measure the cost of watching; BENCH="..." is passed on
 	$(BIN)/python -m benchmarks $(BENCH)
+
+faults: dev ## plant faults in small models, and see what is reported first; FAULTS="..." is passed on
+	$(BIN)/python -m benchmarks.faults $(FAULTS)
 
 zoo: dev ## watch every architecture of the zoo and write docs/zoo.md; ZOO="bert nn.Linear-*" some, without the page
 	$(BIN)/python -m tools.zoo $(ZOO)

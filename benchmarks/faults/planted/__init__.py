@@ -5,8 +5,10 @@ from benchmarks.faults.planted import (
     data,
     forward,
     healthy,
+    hidden,
     mistakable,
     precision,
+    settings,
     updates,
     values,
 )
@@ -16,8 +18,10 @@ __all__ = [
     "data",
     "forward",
     "healthy",
+    "hidden",
     "mistakable",
     "precision",
+    "settings",
     "updates",
     "values",
 ]

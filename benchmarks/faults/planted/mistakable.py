@@ -214,3 +214,37 @@ def padded() -> Program:
         return loss
 
     return Program(model, step, optimizer, 24)
+
+
+@PLANTED.sound("a transformer with SGD: attention does not feel the bias of its keys")
+def bias_of_keys() -> Program:
+    model = Transformer()
+    optimizer = torch.optim.SGD(model.parameters(), 0.5)
+    return train(model, optimizer, counting(), token_loss, steps=24)
+
+
+@PLANTED.sound("ranking pairs: the last bias cancels")
+def ranking() -> Program:
+    model = mlp(8, 32, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.2)
+    a, b = torch.randn(2, 20, 64, 8)
+    better = (a - b)[..., :2].sum(-1, keepdim=True).sign()
+
+    def step(number: int) -> Tensor:
+        optimizer.zero_grad()
+        loss = F.softplus(-better[number] * (model(a[number]) - model(b[number]))).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return Program(model, step, optimizer, 20)
+
+
+@PLANTED.sound("regression of large targets, around 100, that the last layer has to reach")
+def large_targets() -> Program:
+    model = mlp(4, 32, 1)
+    x = torch.randn(20, 64, 4)
+    y = 100 + 10 * x[..., :1]
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+    batches = list(zip(x, y, strict=True))
+    return train(model, optimizer, batches, F.smooth_l1_loss, steps=30)

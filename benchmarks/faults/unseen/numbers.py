@@ -217,13 +217,9 @@ def root_of_negative(*, broken: bool) -> Program:
 
 
 class Standardise(nn.Module):
-    def __init__(self, *, unbiased: bool) -> None:
-        super().__init__()
-        self.less = int(unbiased)
-
     def forward(self, x: Tensor) -> Tensor:
         centred = x - x.mean(0)
-        variance = centred.square().sum(0) / (len(x) - self.less)
+        variance = centred.square().sum(0) / (len(x) - 1)
         return centred / torch.sqrt(variance + 1e-5)
 
 
@@ -236,10 +232,11 @@ class Standardise(nn.Module):
 def batch_of_one(*, broken: bool) -> Program:
     middle = nn.Sequential()
     middle.add_module("linear", nn.Linear(64, 32))
-    middle.add_module("standardise", Standardise(unbiased=broken))
+    middle.add_module("standardise", Standardise())
     middle.add_module("act", nn.SiLU())
     model = nn.Sequential(nn.Flatten(), middle, nn.Linear(32, 10))
     batches = digits(48)
-    x, y = batches[8]
-    batches[8] = (x[:1], y[:1])
+    if broken:
+        x, y = batches[8]
+        batches[8] = (x[:1], y[:1])
     return train(model, torch.optim.Adam(model.parameters(), 1e-3), batches)
