@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedFormatter, FixedLocator
 from matplotlib.transforms import blended_transform_factory
 
@@ -69,7 +70,7 @@ def draw(
     for row, each in enumerate(names):
         y, lost = foot - _ROW * (row + 0.9), fit(histogram, each)
         _band(ax, where, colours, each, y, lost)
-        _verdict(ax, colours, each, y, lost)
+        _verdict(ax, colours, each, y, lost, "the finite fit" if outside else "fits")
     style.title(ax, title, _counted(histogram))
     return ax
 
@@ -105,18 +106,19 @@ def _draw_outside(
         )
         ground.set(hatch="////", alpha=0.45, linewidth=0)
         ax.bar([place], [count], width=2 * half, color=colours.alarm)
-        ax.annotate(
+        text = ax.annotate(
             f"{count:,}",
             (place, 1.0),
-            (0, 2),
+            (0, -3),
             blended_transform_factory(ax.transData, ax.transAxes),
             "offset points",
             ha="center",
-            va="bottom",
+            va="top",
             color=colours.alarm,
             fontsize="small",
             fontweight="bold",
         )
+        text.set_path_effects([withStroke(linewidth=3, foreground=colours.page)])
 
 
 def _scale(ax: Axes, top: int, foot: float) -> None:
@@ -222,7 +224,9 @@ def _band(  # noqa: PLR0917
         )
 
 
-def _verdict(ax: Axes, colours: Palette, dtype: str, y: float, lost: Lost) -> None:
+def _verdict(  # noqa: PLR0917
+    ax: Axes, colours: Palette, dtype: str, y: float, lost: Lost, fits: str
+) -> None:
     """Write the name of a dtype left of its band, and right of it what it could not hold."""
     ax.annotate(
         DTYPES[dtype][0],
@@ -237,7 +241,7 @@ def _verdict(ax: Axes, colours: Palette, dtype: str, y: float, lost: Lost) -> No
     )
     over = lost.over + lost.perhaps
     if not any(lost):
-        _beside(ax, "fits", (_COLUMNS["under"], y), color=colours.soft)
+        _beside(ax, fits, (_COLUMNS["under"], y), color=colours.soft)
         return
     up_to = "\N{LESS-THAN OR EQUAL TO}\N{THIN SPACE}" if lost.perhaps else ""
     cells = [

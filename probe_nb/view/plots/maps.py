@@ -145,9 +145,11 @@ def _bar(ax: Axes, image: AxesImage, label: str) -> None:
     extend = {(False, True): "max", (True, False): "min", (True, True): "both"}
     if more:
         label = f"{label} (up to {style.written(values.max())})"
-    bar = figure.colorbar(
-        image, ax=ax, label=label, pad=0.015, aspect=28, extend=extend.get((less, more), "neither")
-    )
+    where: dict[str, Any] = {"ax": ax, "pad": 0.015, "aspect": 28}
+    if figure.get_layout_engine() is not None:  # close to its axes, whatever stands beside them
+        where = {"cax": ax.inset_axes((1.015, 0.0, 0.025, 1.0))}
+    tips = extend.get((less, more), "neither")
+    bar = figure.colorbar(image, label=label, extend=tips, extendfrac=0.03, **where)
     bar.outline.set_visible(False)
     if isinstance(norm, colors.LogNorm):
         style.logged_ticks(bar.ax.yaxis, np.array([norm.vmin, norm.vmax]))

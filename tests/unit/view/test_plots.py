@@ -138,6 +138,12 @@ def test_zeros_and_what_is_not_finite_stand_beside_the_powers_with_their_number(
     assert f"1,256 elements: 3 NaN, 2 +Inf, 1 {MINUS}Inf, 50 zero" in texts(ax)
 
 
+def test_a_dtype_that_holds_the_finite_ones_is_not_said_to_hold_what_overflowed():
+    ax = run_of(np.array([1.0, np.inf])).plot.histogram("fc", dtypes=["float16"])
+    assert "the finite fit" in texts(ax)
+    assert "fits" not in texts(ax)
+
+
 def test_nothing_stands_outside_where_all_is_finite():
     ax = run_of(np.array([1.0, 2.0])).plot.histogram("fc")
     assert {"NaN", "+Inf", f"{MINUS}Inf"}.isdisjoint(t.get_text() for t in ax.get_xticklabels())
@@ -386,7 +392,7 @@ def test_one_huge_number_does_not_take_all_colours():
     ax = draw(records.run(rows).plot.heatmap())
     norm = ax.images[0].norm
     assert norm(20.0) - norm(1.0) > 0.3
-    bar = ax.figure.axes[1]
+    (bar,) = ax.child_axes
     assert bar.get_ylabel() == "absmax (up to 1e+30)"
 
 
@@ -432,7 +438,7 @@ def test_the_model_is_named_where_there_are_several():
 def test_a_heat_map_where_all_is_nan_has_no_colour_bar():
     ax = draw(records.run([{"module": "m", "absmax": math.nan, "nan_count": 4}]).plot.heatmap())
     assert boxes(ax, "bad") == {(0, 0)}
-    assert len(ax.figure.axes) == 1
+    assert ax.child_axes == []
 
 
 # -- histograms over steps -------------------------------------------------------------------------
