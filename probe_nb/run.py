@@ -6,6 +6,7 @@ A run needs no torch: one that was loaded from a file is as good as one just rec
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from probe_nb.analysis.finding import Finding
 from probe_nb.analysis.origins import Origin, first_nonfinite
 from probe_nb.analysis.tally import Tally
 from probe_nb.analysis.thresholds import with_changes
+from probe_nb.analysis.updates import updates
 from probe_nb.analysis.verdict import Judge
 from probe_nb.analysis.what_if import what_if
 from probe_nb.config import MEMORY
@@ -380,6 +382,38 @@ class Run:
         """
         self.flush()
         return fed(self.columns, module, step, model=model)
+
+    def updates(self, step: int | str | Sequence[int] | None = None) -> pd.DataFrame:
+        """Return what moved each parameter and how far: one row per parameter and step.
+
+        Rows are there for every parameter that had a gradient or was moved. What only an
+        optimizer's step tells is there for the optimizers that were named as `optimizer=`; it can
+        be asked for inside a hook of yours on the optimizer, of the step that it is in.
+
+        Args:
+            step: A step, several, or a text as `steps=` takes it; None for all.
+
+        Returns:
+            Columns: `model`, `module`, `parameter`, `type` of the module, `step`; `input_absmax`,
+            `input_l2`, `input_mean`, `input_std` of all that the module was fed in the step;
+            `grad_l2`, `grad_absmax` of the gradient as the optimizer saw it, else as the backward
+            left it; `update_l2`; `param_l2` before the step; `ratio`, the update's l2 over that of
+            the parameter; `lr` of its group; `skipped`, whether the step was not made; `status` of
+            the update, such as `skipped_budget`. `pd.NA` means that there is no such number.
+
+            An optimizer that stepped several times in a step is told of with its last.
+
+        >>> import torch, probe_nb as probe
+        >>> model = torch.nn.Linear(1, 1, bias=False)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        >>> with probe.watch(model, optimizer=optimizer) as run:
+        ...     model(torch.ones(1, 1)).sum().backward()
+        ...     optimizer.step()
+        >>> run.updates()[["parameter", "input_l2", "grad_l2", "update_l2", "lr"]].values.tolist()
+        [['weight', 1.0, 1.0, 0.5, 0.5]]
+        """
+        self.flush()
+        return updates(self.columns, self.info.moved, step)
 
     def kept(self) -> pd.DataFrame:
         """Return one row per tensor that was to be kept: where it was seen, and if it is there.

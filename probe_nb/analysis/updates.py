@@ -1,0 +1,147 @@
+"""One row per parameter and step: what its module was fed, its gradient, and how far it moved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from probe_nb.store.columns import Columns
+from probe_nb.store.filters import chosen
+
+COLUMNS: Final = {
+    **dict.fromkeys(("model", "module", "parameter", "type"), "str"),
+    "step": "int64",
+    **dict.fromkeys(("input_absmax", "input_l2", "input_mean", "input_std"), "Float64"),
+    **dict.fromkeys(("grad_l2", "grad_absmax", "update_l2", "param_l2", "ratio"), "Float64"),
+    "lr": "Float64",
+    "skipped": "boolean",
+    "status": "object",
+}
+"""The columns of `run.updates()`, in order, and their types."""
+
+_READ: Final = (
+    *("step", "order", "model", "module", "type", "api", "direction", "role", "leaf", "dtype"),
+    *("numel", "nan_count", "posinf_count", "neginf_count", "max"),
+    *("mean", "std", "l2", "absmax", "recompute", "status"),
+)
+_ROLES: Final = ("input", "param", "param_grad", "update", "state")
+_MODULE: Final = ["model", "module", "step"]
+_KEY: Final = ["model", "module", "parameter", "step"]
+_OPTIMIZER: Final = ["api", "step"]
+_FLOATS: Final = ("float", "bfloat", "complex")
+
+
+def updates(
+    columns: Columns, moved: Mapping[str, Mapping[str, str]], step: Any = None
+) -> pd.DataFrame:
+    """Return the rows of `run.updates(step)`; `moved` says in which group each parameter is."""
+    settings = chosen(columns, {"step": step, "role": ["state"], "direction": "optimizer"}, _READ)
+    settings = _plain(settings[settings["api"].astype(str) != ""])
+    rows = _plain(chosen(columns, {"step": step, "role": list(_ROLES[:-1])}, _READ))
+    rows["parameter"] = rows["leaf"].str.split(".").str[0]
+    of_parameters = rows[rows["role"] != "input"]
+    found = _parameters(of_parameters)
+    found = _with(found, _gradients(of_parameters), _KEY)
+    found = _with(found, _moves(of_parameters), _KEY)
+    found = _with(found, _inputs(rows[rows["role"] == "input"]), _MODULE)
+    found["ratio"] = found["update_l2"] / found["param_l2"].where(found["param_l2"] > 0)
+    found = _with_settings(found, settings, moved)
+    return found[[*COLUMNS]].astype({k: v for k, v in COLUMNS.items() if k != "status"})
+
+
+def _plain(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows in execution order, with words instead of categories: they are joined."""
+    words = {name: "str" for name in rows if isinstance(rows[name].dtype, pd.CategoricalDtype)}
+    return rows.astype(words).sort_values("order", kind="stable")
+
+
+def _with(found: pd.DataFrame, more: pd.DataFrame, key: Sequence[str]) -> pd.DataFrame:
+    return found.merge(more, how="left", on=[*key])
+
+
+def _last(rows: pd.DataFrame, key: Sequence[str], names: Mapping[str, str]) -> pd.DataFrame:
+    """Return some columns of the last row of each group, under other names."""
+    last = rows.drop_duplicates([*key], keep="last")
+    return last[[*key, *names]].rename(columns=dict(names))
+
+
+def _parameters(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return every parameter and step in which it had a gradient or was moved."""
+    moved = rows[(rows["role"] != "param") | (rows["direction"] == "optimizer")]
+    return moved.drop_duplicates(_KEY)[[*_KEY, "type"]].sort_values("step", kind="stable")
+
+
+def _gradients(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the gradient that an optimizer saw; else what `.grad` held; else what was added."""
+    rows = rows[rows["role"] == "param_grad"]
+    held = rows["leaf"].str.split(".").str[1].eq("grad")
+    rank = np.where(rows["direction"] == "optimizer", 2, held.to_numpy(bool).astype(int))
+    best = rows.assign(rank=rank).sort_values("rank", kind="stable")
+    return _last(best, _KEY, {"l2": "grad_l2", "absmax": "grad_absmax"})
+
+
+def _moves(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return updates, and the size of the parameters before them."""
+    update = _last(rows[rows["role"] == "update"], _KEY, {"l2": "update_l2", "status": "status"})
+    params = rows[rows["role"] == "param"]
+    after = params["direction"] == "optimizer"
+    first = params[~after].drop_duplicates(_KEY)[[*_KEY, "l2"]]
+    earlier = params.groupby(_KEY)["l2"].shift()  # the row before that of the last step taken
+    before = params.assign(before=earlier)[after].drop_duplicates(_KEY, keep="last")
+    found = first.merge(before[[*_KEY, "before"]], how="outer", on=_KEY)
+    found["param_l2"] = found.pop("before").fillna(found.pop("l2"))
+    return update.merge(found, how="outer", on=_KEY)
+
+
+def _inputs(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the statistics of everything that a module was fed in a step, as of one tensor.
+
+    Where a module is fed numbers and masks or ids, the numbers count.
+    """
+    rows = rows[~rows["recompute"] & rows["absmax"].notna()]
+    floats = rows["dtype"].str.startswith(_FLOATS)
+    rows = rows[floats | ~floats.groupby([rows[name] for name in _MODULE]).transform("any")]
+    bad = rows[["nan_count", "posinf_count", "neginf_count"]].sum(axis=1)
+    values = rows[["mean", "std", "l2", "absmax"]].astype("float64")
+    values = values.assign(n=(rows["numel"] - bad).astype("float64"))
+    keys = [rows[name] for name in _MODULE]
+
+    def total(each: pd.Series) -> pd.Series:
+        return each.groupby(keys).transform("sum")
+
+    largest = values["l2"].groupby(keys).transform("max")
+    share = (values["l2"] / largest.where(largest > 0)).fillna(0.0)
+    n = total(values["n"])
+    mean = total(values["mean"] * values["n"]) / n
+    spread = values["std"] ** 2 + (values["mean"] - mean) ** 2
+    found = rows[_MODULE].assign(
+        input_absmax=values["absmax"].groupby(keys).transform("max"),
+        input_l2=largest * np.sqrt(total(share**2)),
+        input_mean=mean,
+        input_std=np.sqrt(total(spread * values["n"]) / n),
+    )
+    return found.drop_duplicates(_MODULE)
+
+
+def _with_settings(
+    found: pd.DataFrame, settings: pd.DataFrame, moved: Mapping[str, Mapping[str, str]]
+) -> pd.DataFrame:
+    """Add the rate of each parameter's group, and whether its optimizer skipped the step."""
+    group = [
+        moved.get(model, {}).get(f"{module}.{name}" if module else name, "")
+        for model, module, name in zip(
+            found["model"], found["module"], found["parameter"], strict=True
+        )
+    ]
+    place = pd.Series(group, found.index, "str").str.rsplit(".", n=1)
+    found = found.assign(api=place.str[0], group=place.str[-1])
+    skipped = settings[settings["leaf"] == "skipped"]
+    rates = settings[settings["leaf"].str.fullmatch(r"group\d+\.lr")]
+    rates = rates.assign(group=rates["leaf"].str.split(".").str[0])
+    found = _with(
+        found, _last(rates, [*_OPTIMIZER, "group"], {"max": "lr"}), [*_OPTIMIZER, "group"]
+    )
+    return _with(found, _last(skipped, _OPTIMIZER, {"max": "skipped"}), _OPTIMIZER)
