@@ -18,6 +18,7 @@ from probe_nb.analysis.tally import Tally
 from probe_nb.analysis.words import number, place, plural, steps_of
 from probe_nb.reasons import REMEDIES
 from probe_nb.store.columns import Columns
+from probe_nb.store.stream import ALONE
 from probe_nb.terms import STATUS_CODE, RunInfo
 
 Kind = Literal["bad", "warn", "ok", "empty"]
@@ -176,6 +177,8 @@ def _empty(info: RunInfo | None) -> Verdict:
     if info.ended == "open":
         names = ", ".join(info.models) or "the model"
         return Verdict("empty", f"Nothing recorded yet: waiting for a forward of {names}")
+    if ALONE in info.notices:
+        return Verdict("empty", "No records were saved here", ALONE)
     reasons: dict[str, int] = {}
     for each in missed(info):
         reason = each.get("reason", "")

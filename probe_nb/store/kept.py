@@ -65,7 +65,7 @@ def described(about: Any) -> Kept:
         value, wanted = getattr(kept, field.name), _TYPES[str(field.type)]
         if type(value) is not wanted:
             raise TypeError(f"`{field.name}` is {value!r}")
-    if not all(type(n) is int for n in kept.shape):
+    if not all(type(n) is int and n >= 0 for n in kept.shape):
         raise TypeError(f"`shape` is {kept.shape!r}")
     if kept.role not in ROLES or kept.direction not in DIRECTIONS:
         raise ValueError(f"unknown direction or role in {kept}")

@@ -26,6 +26,10 @@ from probe_nb.store.kept import Kept
 from probe_nb.terms import RunInfo
 
 ABOUT: Final = "run.json"
+ALONE: Final = (
+    "a folder of kept tensors holds tensors alone: `run.kept()` lists them. The records of the run "
+    "are where `run.save` has put them."
+)
 _PAUSE: Final = 0.1
 """Seconds between two files: they would be many otherwise."""
 _CHUNK: Final = 2**26
@@ -155,6 +159,7 @@ def load(folder: Path) -> tuple[RunInfo, str]:
         raise RunFormatError(
             f"`{folder}` is no folder into which a run streamed tensors ({error})."
         ) from error
+    info.notices.append(ALONE)
     if info.ended == "open":
         info.ended = "unknown: it was killed, or is still open"
     return info, mark

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 FORMAT: Final = "probe_nb tensors"
 VERSION: Final = 1
 _KEY: Final = "probe_nb"
+_SUM: Final = "probe_nb crc32"
 _HEADER: Final = 100_000_000
 """Bytes of a header that the library reads."""
 
@@ -59,7 +61,13 @@ def as_tensor(kept: Kept, data: Bytes) -> Tensor:
     import torch
 
     with torch._C.DisableTorchFunction():  # noqa: SLF001 - no default device of the user's
-        dtype = getattr(torch, kept.dtype)
+        dtype: Any = vars(torch).get(
+            kept.dtype
+        )  # not `getattr`, which would import what it is told
+        known = isinstance(dtype, torch.dtype)
+        if not known or math.prod(kept.shape) * dtype.itemsize != data.nbytes:
+            where = getattr(kept.data, "path", "the tensors of this run")
+            raise RunFormatError(f"Cannot read `{where}`: {kept} does not fit its bytes.")
         if not data.size:
             return torch.empty(kept.shape, dtype=dtype, device="cpu")
         return torch.from_numpy(np.array(data)).view(dtype).view(kept.shape)
@@ -77,8 +85,8 @@ def write(path: Path, kept: Sequence[Kept], mark: str, *, lasting: bool) -> list
     found = [bytes_of(each) for each in kept]
     sums = [None if data is None else zlib.crc32(data.data) for data in found]
     about = [[*each.about(), crc] for each, crc in zip(kept, sums, strict=True)]
-    metadata = {"format": FORMAT, "version": VERSION, "id": mark, "tensors": about}
-    header: dict[str, Any] = {"__metadata__": {_KEY: json.dumps(metadata)}}
+    metadata = json.dumps({"format": FORMAT, "version": VERSION, "id": mark, "tensors": about})
+    header: dict[str, Any] = {"__metadata__": {_KEY: metadata, _SUM: _sum(metadata)}}
     stored: list[Stored | None] = []
     end = 0
     for number, (each, data, crc) in enumerate(zip(kept, found, sums, strict=True)):
@@ -136,11 +144,14 @@ def read(path: Path) -> tuple[str, list[Kept]]:
         RunFormatError: It is none of ours, is damaged, or is of a newer version.
     """
     with _opened(path) as file:
-        metadata = (file.metadata() or {}).get(_KEY)
+        texts = file.metadata() or {}
         keys = set(file.keys())
+    metadata = texts.get(_KEY)
     if metadata is None:
         raise RunFormatError(f"`{path}` holds no tensors that a run kept.")
     try:
+        if texts.get(_SUM) != _sum(metadata):
+            raise ValueError("what it says of its tensors was changed")  # noqa: TRY301
         about = json.loads(metadata)
         if about["format"] != FORMAT or about["version"] > VERSION:
             raise RunFormatError(
@@ -160,6 +171,10 @@ def read(path: Path) -> tuple[str, list[Kept]]:
         if isinstance(error, RunFormatError):
             raise
         raise RunFormatError(f"Cannot read `{path}`: it is damaged ({error}).") from error
+
+
+def _sum(text: str) -> str:
+    return f"{zlib.crc32(text.encode()):08x}"
 
 
 def is_ours(path: Path) -> bool:

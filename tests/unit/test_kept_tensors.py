@@ -54,44 +54,38 @@ def train(model, optimizer, xs, *, after=lambda step: None):
         optimizer.zero_grad()
 
 
-def twin_saw(steps=3):
-    """Return what plain hooks of a twin clone, by module, role, leaf and step."""
-    model, optimizer = made()
-    seen, now = {}, {"step": 0}
+class Twin:
+    """Clones what plain hooks see, by module, role, leaf and step."""
 
-    def note(*place):
-        def act(t):
-            seen[*place, now["step"]] = t.detach().clone()
+    def __init__(self, steps):
+        self.seen, self.step = {}, 0
+        self.model, optimizer = made()
+        for path, module in self.model.named_modules():
+            module.register_forward_pre_hook(lambda _, args, path=path: self.before(path, args[0]))
+            module.register_forward_hook(lambda _, args, out, path=path: self.after(path, out))
+        train(self.model, optimizer, batches(steps), after=self.ends)
 
-        return act
+    def note(self, path, role, leaf, t):
+        self.seen[path, role, leaf, self.step] = t.detach().clone()
 
-    def forward(path):
-        def hook(_, args, out):
-            note(path, "output", "0")(out)
-            out.register_hook(note(path, "grad_output", "0"))
+    def before(self, path, x):
+        self.note(path, "input", "0", x)  # which no other module reads
+        x.register_hook(lambda g: self.note(path, "grad_input", "0", g))
 
-        return hook
+    def after(self, path, out):
+        self.note(path, "output", "0", out)
+        out.register_hook(lambda g: self.note(path, "grad_output", "0", g))
 
-    def before(path):
-        def hook(_, args):
-            note(path, "input", "0")(args[0])
-            args[0].register_hook(note(path, "grad_input", "0"))  # it is read by this module alone
-
-        return hook
-
-    for path, module in model.named_modules():
-        module.register_forward_pre_hook(before(path))
-        module.register_forward_hook(forward(path))
-
-    def after(step):
-        for path, module in model.named_modules():
+    def ends(self, step):
+        for path, module in self.model.named_modules():
             for name, p in module.named_parameters(recurse=False):
-                note(path, "param", name)(p)
-                note(path, "param_grad", name)(p.grad)
-        now["step"] = step + 1
+                self.note(path, "param", name, p)
+                self.note(path, "param_grad", name, p.grad)
+        self.step = step + 1
 
-    train(model, optimizer, batches(steps), after=after)
-    return seen
+
+def twin_saw(steps=3):
+    return Twin(steps).seen
 
 
 def test_every_role_of_every_step_is_what_a_twin_saw():
@@ -380,7 +374,7 @@ def test_what_cannot_be_kept_by_what_is_recorded_is_refused_in_words():
         probe.watch(model, roles="output", keep="first")
     with pytest.raises(SelectionError, match="`keep` names `first`, which `select=` leaves out"):
         probe.start(model, select="last", keep="first")
-    with pytest.raises(SelectionError, match="No module matches `frist`.*`first`"):
+    with pytest.raises(SelectionError, match=r"No module matches `frist`.*`first`"):
         probe.start(model, keep="frist")
     with pytest.raises(ConfigError, match="`keep` is 3; give patterns"):
         probe.watch(model, keep=3)
