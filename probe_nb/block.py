@@ -48,6 +48,10 @@ of_row: Final = _packs(_OF_ROW)
 _OK: Final = STATUS_CODE["ok"]
 _NO_FINITE: Final = STATUS_CODE["no_finite"]
 _NONE: Final = -1
+_NO_STATISTICS: Final = np.full((1, len(STATISTICS)), np.nan)
+_NO_COUNTS: Final = np.full((1, len(COUNTS)), ABSENT)
+_NOTHING: Final = np.zeros(1, np.int64)
+"""Put behind the results, where `_NONE` finds them."""
 
 
 def joined(waiting: bytes | bytearray, drained: Drained, rank: int, first: int) -> Arrays:
@@ -63,28 +67,25 @@ def joined(waiting: bytes | bytearray, drained: Drained, rank: int, first: int) 
     block["rank"] = np.full(n, rank, DTYPES["rank"])
     block["loss_scale"] = np.full(n, np.nan)
     block["checksum"] = np.full(n, ABSENT, DTYPES["checksum"])
-    there = result >= 0
-    statistics = np.full((n, len(STATISTICS)), np.nan)
-    counts = np.full((n, len(COUNTS)), ABSENT, np.int64)
-    statistics[there] = drained.statistics[result[there]]
-    counts[there] = drained.counts[result[there]]
-    counts[block["numel"] == 0] = 0
-    for i, name in enumerate(STATISTICS):
-        block[name] = np.ascontiguousarray(statistics[:, i])
-    for i, name in enumerate(COUNTS):
-        block[name] = np.ascontiguousarray(counts[:, i])
-    lost = there & (counts[:, 0] == ABSENT)
+    statistics = np.concatenate([drained.statistics, _NO_STATISTICS])[result].T.copy()
+    counts = np.concatenate([drained.counts, _NO_COUNTS])[result].T.copy()
+    counts[:, block["numel"] == 0] = 0
+    block |= zip(STATISTICS, statistics, strict=True)
+    block |= zip(COUNTS, counts, strict=True)
+    there = result != _NONE
+    lost = there & (counts[0] == ABSENT)
     block["status"][lost] = STATUS_CODE["failed"]
-    nothing = there & ~lost & np.isnan(statistics[:, 0])
+    nothing = there & ~lost & np.isnan(statistics[0])
     block["status"][nothing & (block["status"] == _OK)] = _NO_FINITE
     _add_histograms(block, drained, result)
-    _unscale(block, scale, drained)
+    if (scale != _NONE).any():
+        _unscale(block, scale, drained)
     return block
 
 
 def _add_histograms(block: Arrays, drained: Drained, result: np.ndarray) -> None:
-    sizes, begin = np.append(drained.sizes, 0), np.append(drained.starts, 0)  # -1 has no bins
-    mine, first = sizes[result], begin[result]
+    mine = np.concatenate([drained.sizes, _NOTHING])[result]
+    first = np.concatenate([drained.starts, _NOTHING])[result]
     total = int(mine.sum())
     starts = np.cumsum(mine) - mine
     index = np.arange(total) - np.repeat(starts - first, mine)

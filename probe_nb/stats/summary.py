@@ -204,8 +204,8 @@ class Reducer:
         streams, self._streams = self._streams, set()
         self.forget()
         if not there:
-            return Flight(self._kernel.results.taken(), None)
-        flight, self._kernel = Flight(None, self._kernel.results), cpu.Kernel(Results())
+            return Flight(self._kernel.results.taken())
+        flight, self._kernel = Flight(self._kernel.results), cpu.Kernel(Results())
         with torch._C.DisableTorchFunction(), modes_off():
             devices.join(streams)
             for device, waiting in there.items():

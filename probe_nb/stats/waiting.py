@@ -56,10 +56,9 @@ class Device:
 class Flight:
     """The results of one step on their way from the devices to the host."""
 
-    def __init__(self, landed: Drained | None, results: Results | None) -> None:
+    def __init__(self, results: Results | Drained) -> None:
         """Begin with what is on the host already: all of it, or the results to be filled."""
-        self._landed = landed
-        self._results = results or Results()
+        self._results = results
         self._aboard: list[tuple[str, devices.Copy, list[tuple[Waiting, int, int]]]] = []
         self._errors: list[str] = []
 
@@ -79,13 +78,19 @@ class Flight:
 
     def land(self) -> tuple[Drained, list[str]]:
         """Wait for the devices; return the results, and what devices said that lost theirs."""
-        if self._landed is not None:
-            return self._landed, []
+        if isinstance(self._results, Drained):
+            return self._results, []
         for device, copy, found in self._aboard:
-            self._fill(device, copy, found)
+            self._fill(self._results, device, copy, found)
         return self._results.taken(), self._errors
 
-    def _fill(self, device: str, copy: devices.Copy, found: list[tuple[Waiting, int, int]]) -> None:
+    def _fill(
+        self,
+        results: Results,
+        device: str,
+        copy: devices.Copy,
+        found: list[tuple[Waiting, int, int]],
+    ) -> None:
         try:
             block = copy.result()
         except RuntimeError as error:
@@ -94,4 +99,4 @@ class Flight:
         for waiting, start, end in found:
             numbers = waiting.decode(block[start:end])
             numbers.add_zeros(waiting.zeros)
-            self._results.fill(waiting.row, numbers)
+            results.fill(waiting.row, numbers)
