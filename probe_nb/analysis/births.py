@@ -6,7 +6,7 @@ Not every infinity is a fault. `Marks` says which records count, `docs/find-a-na
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -38,6 +38,7 @@ class Birth:
 
     Attributes:
         site: Where the first record that was not finite was taken.
+        code: The number of that site; for `loss`, that of the record.
         row: The number of that record.
         at: The module in whose work it happened; of `site`, unless it lies in a parent's code.
         between: The last module that was finite and the first that was not, in the direction of
@@ -51,6 +52,7 @@ class Birth:
     step: int
     order: int
     row: int
+    code: int
     site: Site
     at: Site
     between: tuple[str, str] | None = None
@@ -135,6 +137,11 @@ class Step:
     complete: bool
     usual: Container[int]
 
+    def until(self, place: int) -> Step:
+        """Return what was known when a record was taken: what came later explains nothing."""
+        marks = Marks(*(values[: place + 1] for values in vars(self.marks).values()))
+        return replace(self, calls=self.calls.until(place), marks=marks)
+
     def hard(self, places: Iterable[int]) -> list[int]:
         """Return those of some records that are not finite by any reading."""
         return [place for place in places if self.marks.hard[place]]
@@ -173,6 +180,7 @@ class Step:
             step=int(block["step"][place]),
             order=int(block["order"][place]),
             row=int(calls.rows[place]),
+            code=int(block["site"][place]),
             site=site,
             at=at or site,
             between=between,

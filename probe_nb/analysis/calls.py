@@ -156,13 +156,9 @@ class Calls:
         stack: list[Call] = []
         overlap = False
         for call in timed:
-            stack = [
-                each
-                for each in stack
-                if (each.is_above(call) if each.end is None else each.end > call.begin)
-            ]
+            stack = [each for each in stack if each.end is None or each.end > call.begin]
             holding = [each for each in stack if each.holds(call)]
-            overlap |= len(holding) < len(stack)
+            overlap |= any(each.end is not None for each in stack if each not in holding)
             if threads:
                 holding = [each for each in holding if each.is_above(call)]
             call.parent = holding[-1] if holding else None
@@ -193,6 +189,11 @@ class Calls:
             if call is not but and call.end is not None and call.end < place
         ]
         return max(ended, key=lambda call: call.outputs[-1], default=None)
+
+    def until(self, place: int) -> Calls:
+        """Return what was known when a record was taken, itself included."""
+        block = {name: values[: place + 1] for name, values in self.block.items()}
+        return Calls(block, self.rows[: place + 1], self.sites)
 
     # -- what is known of a record ----------------------------------------------------------------
 

@@ -51,7 +51,7 @@ def source(step: Step, call: Call, place: int, found: Birth) -> Birth | None:
 
 
 def shown(step: Step, users: Iterable[Call]) -> Birth | None:
-    """Return the birth of a -Inf that went through a module whose gradient is the first to show it."""
+    """Return the birth of a -Inf that shows first in the gradients of a module it went through."""
     for call in users:
         for place in step.soft(call.outputs):
             given = _given(step, place, call)
@@ -89,33 +89,42 @@ def _given(step: Step, place: int, taker: Call) -> int | None:
     return next((p for each in step.soft(taken) if (p := _given(step, each, giver))), None)
 
 
-def at_the_end(step: Step) -> Birth | None:
-    """Return the birth of a -Inf that is what a loss or the model gave out."""
+def end(step: Step, before: int | None) -> int | None:
+    """Return the first record of -Inf that a loss gave out, or that leaves the model and is lost.
+
+    Where something worse follows, at `before`, only one that is certain to have been lost by then.
+    """
+    for place in step.soft(range(len(step.calls) if before is None else before)):
+        if step.calls.site(place).role == "output":
+            certain = _is_lost(step, place)
+            if certain or (certain is None and before is None and step.complete):
+                return place
+    return None
+
+
+def at_the_end(step: Step, end: int) -> Birth | None:
+    """Return the birth of the -Inf that a loss or the model gave out at `end`."""
     calls = step.calls
-    given = [p for p in step.soft(range(len(calls))) if calls.site(p).role == "output"]
-    end = next((p for p in given if _is_an_end(step, p)), None)
-    if end is None:
-        return None
-    first = next(p for p in given if calls.same(p, end) or p == end)
+    same = [p for p in step.soft(range(end)) if calls.same(p, end)]
+    first = next((p for p in same if calls.site(p).role == "output"), end)
     call = calls.of[first]
     if call is None:
         return None
     return source(step, call, first, found := forward.gave(step, call, first)) or found
 
 
-def _is_an_end(step: Step, place: int) -> bool:
-    """Tell whether a record is what a loss gave out, or what leaves the model and is lost on it."""
+def _is_lost(step: Step, place: int) -> bool | None:
+    """Tell whether -Inf is what a loss gave out or leaves the model; None: unless more follows."""
     calls, call = step.calls, step.calls.of[place]
     if call is None:
         return False
     if call.site.type.endswith("Loss"):
         return True
-    leaves = not call.path if step.rooted else place == _last_output(step)
-    if not leaves or call.parent is not None:
+    if call.parent is not None or (call.path if step.rooted else place != _last_output(step)):
         return False
     if call.grad_outputs and step.all_finite(call.grad_outputs):
         return False  # its loss made numbers of it
-    return step.complete or (step.rooted and not calls.block["requires_grad"][place])
+    return True if step.rooted and not calls.block["requires_grad"][place] else None
 
 
 def _last_output(step: Step) -> int:

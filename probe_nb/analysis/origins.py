@@ -136,6 +136,7 @@ class Origins:
         if marks.scaled.any():
             self.scaler.add(block, marks, first)
         before, self._newest = self._newest, max(self._newest, int(block["step"].max()))
+        self._take_note(block, marks)
         steps = set(np.unique(block["step"][marks.hard]).tolist()) | self._ending(block, marks)
         if (likely := self._likely) is not None:
             if (block["step"] == likely.step).any():
@@ -149,7 +150,6 @@ class Origins:
             rows = np.flatnonzero(there)
             part = first + rows, {name: block[name][rows] for name in NEEDED}
             self._judge(step, *(part if step > before else self._whole(step)))
-        self._take_note(block, marks)
 
     def _grow(self, number: int) -> None:
         new = self._sites[len(self._ends) : number]

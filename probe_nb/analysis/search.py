@@ -16,11 +16,12 @@ from probe_nb.analysis.births import Birth, Step
 def birth(step: Step) -> Birth | None:
     """Return the birth in a step, None if nothing was born."""
     hard = np.flatnonzero(step.marks.hard).tolist()
-    if not hard:
-        return masks.at_the_end(step)
     if all(masks.is_handled(step, place) for place in hard):
-        return None
-    return _explained(step, hard[0])
+        hard = []
+    end = masks.end(step, hard[0] if hard else None)
+    if end is not None:
+        return masks.at_the_end(step.until(end), end)
+    return _explained(step.until(hard[0]), hard[0]) if hard else None
 
 
 def _explained(step: Step, place: int) -> Birth:

@@ -177,7 +177,10 @@ class Words:
         _, found = self._columns.where([_equal("site", code)], ("step", "nan_count"))
         earlier = found["step"][(found["step"] < birth.step) & (found["nan_count"] >= 0)]
         if not len(earlier):
-            return [f"the {what} held it when it was first read: it was made or loaded so"]
+            first = 0 if self._info is None else self._info.config.get("first_step", 0)
+            since = "or since an optimizer step that was not recorded" * (birth.step > first)
+            said = f"the {what} held it when it was first read: it was made or loaded so"
+            return [f"{said}, {since}" if since else said]
         last, param = int(earlier.max()), what == "parameter"
         since = f"the {what} held it before the forward, and was finite at step {last}"
         if not param:

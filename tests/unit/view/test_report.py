@@ -166,8 +166,8 @@ class TestTable:
             book.add("dead", np.zeros(8), step=step)
         rows = Reader(static(book.add("nan", [NAN, 1.0], step=2).run())).rows
         assert [row[0] for row in rows[1:]] == [
-            "✕ NaN from step 2",
             "✕ Inf from step 0",
+            "✕ NaN from step 2",
             "! overflow risk",
             "~ all zeros",
             "✓ ok",
