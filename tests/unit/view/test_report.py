@@ -167,7 +167,7 @@ class TestTable:
         rows = Reader(static(book.add("nan", [NAN, 1.0], step=2).run())).rows
         assert [row[0] for row in rows[1:]] == [
             "✕ Inf from step 0",
-            "✕ NaN from step 2",
+            "✕ NaN from step 2 (follows)",
             "! overflow risk",
             "~ all zeros",
             "✓ ok",
