@@ -144,3 +144,29 @@ def second_loss_divided_by_zero(*, broken: bool) -> Program:
         optimizer.step()
 
     return Program(model, step, optimizer)
+
+
+@PLANTED.fault(
+    "the loss of step 6 is summed over everything, and not averaged",
+    at=("", "head"),
+    roles=("grad_output", "grad_input"),
+    kinds=("sudden", "exploding"),
+    proof=lambda t: t.absmax("grad_output", "head")[6] > 500 * t.absmax("grad_output", "head")[5],
+)
+def summed_once(*, broken: bool) -> Program:
+    model, batches = nn.Sequential(), digits()
+    model.add_module("flatten", nn.Flatten())
+    model.add_module("body", mlp(64, 48, 48))
+    model.add_module("act", nn.Tanh())
+    model.add_module("head", nn.Linear(48, 64))
+    optimizer = torch.optim.SGD(model.parameters(), 0.5)
+
+    def step(number: int) -> None:
+        x, _ = batches[number]
+        reduction = "sum" if broken and number == 6 else "mean"
+        loss = F.mse_loss(model(x), x.flatten(1), reduction=reduction)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return Program(model, step, optimizer)
