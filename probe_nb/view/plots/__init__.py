@@ -85,11 +85,10 @@ class Plots:
         """
         from probe_nb.view.plots import data, histogram
 
-        if step is None:
-            step = data.newest(self._run, module, role, leaf=leaf, model=model)
-        found = self._run.histogram(module, role, step, leaf=leaf, model=model)
-        title = f"{_site(module, role, leaf)}, step {step:,}"
-        return histogram.draw(ax, found, title, dtypes, signed=signed)
+        at, absmax = data.one_step(self._run, module, role, step, leaf=leaf, model=model)
+        found = self._run.histogram(module, role, at, leaf=leaf, model=model)
+        title = f"{_site(module, role, leaf)}, step {at:,}"
+        return histogram.draw(ax, found, title, dtypes, signed=signed, absmax=absmax)
 
     def trend(
         self,

@@ -204,10 +204,14 @@ def _first_orders(columns: Columns, sites: int) -> dict[int, int]:
     return found
 
 
-def newest(run: Run, module: str, role: str, *, leaf: str | None, model: str | None) -> int:
-    """Return the last step in which a site was recorded."""
-    rows = of_site(recorded(run), module, role, leaf=leaf, model=model)
-    return int(rows["step"].max())
+def one_step(
+    run: Run, module: str, role: str, step: int | None, *, leaf: str | None, model: str | None
+) -> tuple[int, float]:
+    """Return a step of a site, the last one unless another is asked for, and its absmax."""
+    rows = of_site(recorded(run), module, role, ("absmax",), leaf=leaf, model=model)
+    step = int(rows["step"].max()) if step is None else step
+    found = rows.loc[rows["step"] == step, "absmax"].astype("float64").max()
+    return step, float(found)
 
 
 def counted(

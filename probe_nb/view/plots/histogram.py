@@ -43,9 +43,15 @@ _DISTANCE: Final = 0.13
 
 
 def draw(
-    ax: Axes | None, histogram: Histogram, title: str, dtypes: Sequence[str], *, signed: bool
+    ax: Axes | None,
+    histogram: Histogram,
+    title: str,
+    dtypes: Sequence[str],
+    *,
+    signed: bool,
+    absmax: float,
 ) -> Axes:
-    """Draw a histogram with a band for each dtype under it."""
+    """Draw a histogram of elements up to `absmax`, with a band for each dtype under it."""
     names = known_dtypes(dtypes)
     ax, colours = style.axes(ax, 8.4, 3.4 + 0.24 * len(names))
     where = places(histogram, signed=signed)
@@ -68,7 +74,7 @@ def draw(
     if names:
         _head(ax, colours, foot)
     for row, each in enumerate(names):
-        y, lost = foot - _ROW * (row + 0.9), fit(histogram, each)
+        y, lost = foot - _ROW * (row + 0.9), fit(histogram, each, absmax)
         _band(ax, where, colours, each, y, lost)
         _verdict(ax, colours, each, y, lost, "the finite fit" if outside else "fits")
     style.title(ax, title, _counted(histogram))

@@ -122,8 +122,13 @@ class Lost(NamedTuple):
     perhaps: float
 
 
-def fit(histogram: Histogram, dtype: str) -> Lost:
+def fit(histogram: Histogram, dtype: str, absmax: float = math.nan) -> Lost:
     """Return what a dtype could not hold of the finite non-zero elements, or not in full.
+
+    Args:
+        histogram: The elements.
+        dtype: One of `DTYPES`.
+        absmax: Their largest magnitude, if it is known: it tells whether the last bin fits.
 
     >>> import numpy as np
     >>> fit(Histogram.of(np.array([1.0, 2.0**-12, 2.0**-15, 2.0**-30, 1e6])), "float16")
@@ -132,12 +137,12 @@ def fit(histogram: Histogram, dtype: str) -> Lost:
     exponents, counts = histogram.exponents()
     smallest, last, largest = LIMITS[dtype]
     normal = DTYPES[dtype][1]
-    whole = 2.0 ** (last + 1)
+    in_part = largest < _NEARLY * 2.0 ** (last + 1) and (math.isnan(absmax) or absmax > largest)
     masks = {
         "under": exponents < smallest,
         "subnormal": (exponents >= smallest) & (exponents < normal),
         "over": exponents > last,
-        "perhaps": (exponents == last) & (largest < _NEARLY * whole),
+        "perhaps": (exponents == last) & in_part,
     }
     total = max(1, int(counts.sum()))
     return Lost(**{name: float(counts[mask].sum() / total) for name, mask in masks.items()})

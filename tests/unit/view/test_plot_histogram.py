@@ -44,7 +44,10 @@ def run_of(values, **facts):
         "neginf_count": found.neginf,
     }
     numel = len(values)
-    return records.run([{"module": "fc", "histogram": found, "numel": numel} | counts | facts])
+    absmax = float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
+    return records.run(
+        [{"module": "fc", "histogram": found, "numel": numel, "absmax": absmax} | counts | facts]
+    )
 
 
 def exponents(values):
@@ -164,6 +167,14 @@ def test_the_share_that_a_dtype_cannot_hold_is_the_share_that_a_cast_loses(dtype
     assert lost.over == pytest.approx(over.sum().item() / n)
     # 448 ends inside [256, 512), 57344 inside [2**15, 2**16): what is in that bin may or may not fit
     assert lost.perhaps == (pytest.approx(1 / n) if dtype.startswith("float8") else 0)
+
+
+@pytest.mark.parametrize(
+    ("absmax", "written"), [(448.0, "fits"), (449.0, "\N{LESS-THAN OR EQUAL TO}")]
+)
+def test_whether_the_last_bin_of_a_dtype_fits_is_told_by_the_largest_value(absmax, written):
+    ax = run_of(np.array([1.0, 300.0, absmax])).plot.histogram("fc", dtypes=["float8_e4m3fn"])
+    assert [text for text in texts(ax) if text.startswith(written)] != []
 
 
 def test_what_a_dtype_cannot_hold_is_written_beside_its_band():
