@@ -288,7 +288,7 @@ def compared_means() -> Program:
 @PLANTED.sound("weights that are kept within bounds after every step, where many of them stay")
 def bounded_weights() -> Program:
     model = nn.Sequential(nn.Flatten(), *mlp(64, 48, 48, 10, act=nn.Tanh))
-    optimizer = torch.optim.SGD(model.parameters(), 0.3, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     inner = train(model, optimizer, digits())
 
     def step(number: int) -> object:
