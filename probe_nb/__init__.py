@@ -21,8 +21,11 @@ __all__ = [
     "NonFiniteError",
     "Run",
     "__version__",
+    "find_random",
     "load",
+    "random_save",
     "save",
+    "seed_all",
     "self_check",
     "start",
     "step",
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from probe_nb.doors import start, watch
     from probe_nb.errors import NonFiniteError
     from probe_nb.keep import Keep
+    from probe_nb.reproduce import find_random, random_save, seed_all
     from probe_nb.run import Run, load, save
     from probe_nb.session import step, stop
 
@@ -42,8 +46,11 @@ _ROOMS = {
     "Keep": "probe_nb.keep",
     "NonFiniteError": "probe_nb.errors",
     "Run": "probe_nb.run",
+    "find_random": "probe_nb.reproduce",
     "load": "probe_nb.run",
+    "random_save": "probe_nb.reproduce",
     "save": "probe_nb.run",
+    "seed_all": "probe_nb.reproduce",
     "self_check": "probe_nb.checkup.check",
     "start": "probe_nb.doors",
     "step": "probe_nb.session",
