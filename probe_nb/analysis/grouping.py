@@ -25,23 +25,24 @@ class Groups:
         key = key[self._by]
         self._start = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
         self.count = np.diff(np.append(self._start, len(key)))
+        self._alone = len(self._start) == len(key)  # each record is a group: nothing to reduce
         self.site, self.step_place = np.divmod(key[self._start], len(self.steps))
         self.step = self.steps[self.step_place]
 
     def min(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the smallest value of each group."""
-        found: NDArray[Any] = np.minimum.reduceat(values[self._by], self._start)
-        return found
+        found: NDArray[Any] = values[self._by]
+        return found if self._alone else np.minimum.reduceat(found, self._start)
 
     def fmax(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the largest value of each group that is not NaN, NaN if none is there."""
-        found: NDArray[np.float64] = np.fmax.reduceat(values[self._by], self._start)
-        return found
+        found: NDArray[np.float64] = values[self._by]
+        return found if self._alone else np.fmax.reduceat(found, self._start)
 
     def sum(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the sum of each group."""
-        found: NDArray[Any] = np.add.reduceat(values[self._by], self._start)
-        return found
+        found: NDArray[Any] = values[self._by]
+        return found if self._alone else np.add.reduceat(found, self._start)
 
     def last(self) -> NDArray[np.intp]:
         """Return the last record of each group."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from probe_nb.analysis import alarms
+from probe_nb.analysis import alarms, words
 from probe_nb.analysis.changes import Changes
 from probe_nb.analysis.firsts import Firsts
 from probe_nb.analysis.grouping import Groups
@@ -30,6 +30,7 @@ KEPT: Final = (
     *("training", "requires_grad"),
 )
 _OF_PARAMETERS: Final = frozenset({"param", "param_grad", "update", "state"})
+_BEGIN: Final = ("step", "finite", "total", "square")
 _AT_ONCE: Final = WINDOW // 2
 """Steps that are taken in at a time."""
 _OPEN: Final = 4
@@ -54,9 +55,13 @@ class Tally:
             `hist_counts`; they lie there in the order of the sites, without gaps.
         hist_size: How many bins it has.
         module: Number of the module of each site, as in `modules`.
+        listed: The modules without what only optimizers have rows of.
         type: Number of the class of each site's module, as in `types`.
         parameter: Number of the parameter that a site belongs to, as in `parameters`; -1 if to
             none. Its value, its gradients, its update and its state have the same.
+        held: Whether a site is what `.grad` holds, and not what a backward adds.
+        begin: What the window had of each site's first step, and its number: `step`, -1 if none.
+        begun: How often that has changed.
     """
 
     def __init__(self, columns: Columns, limits: Thresholds = DEFAULTS) -> None:
@@ -68,12 +73,14 @@ class Tally:
         self.sites = 0
         self.steps: set[int] = set()
         self.modules: dict[tuple[str, str], int] = {}
+        self.listed: set[tuple[str, str]] = set()
         self.several_models = False
         self.types: dict[str, int] = {}
         self.parameters: dict[tuple[str, str, str], int] = {}
         self.module = np.empty(0, np.int32)
         self.type = np.empty(0, np.int32)
         self.parameter = np.empty(0, np.int32)
+        self.held = np.empty(0, np.bool_)
         self.direction = np.empty(0, np.int8)
         self.role = np.empty(0, np.int8)
         self.latest: Arrays = {name: np.empty(0, np.float64) for name in STATISTICS}
@@ -85,6 +92,8 @@ class Tally:
         self.scaler = self.origins.scaler
         self.window = Window()
         self.changes = Changes(limits)
+        self.begin: Arrays = {name: np.empty(0) for name in _BEGIN}
+        self.begun = 0
         self.ranks: set[int] = set()
         self.hist_start = np.empty(0, np.int64)
         self.hist_size = np.empty(0, np.int64)
@@ -114,6 +123,7 @@ class Tally:
             self.firsts[kind].add(block, rows, self.rows)
         self.origins.add(block, self.rows)
         self.window.add(block, groups, found.loud)
+        self._take_begin(groups)
         self.changes.judge(self.window, self.role, self.direction)
         self.ranks.update(np.unique(block["rank"]).tolist())
         taken, records = self._take_latest(block, groups, found)
@@ -128,11 +138,14 @@ class Tally:
         if extra <= 0:
             return
         new = self.columns.tables.sites.values[self.sites : number]
+        self.listed.update((s.model, s.module) for s in new if not words.is_optimizer(s))
         ids = [self.modules.setdefault((s.model, s.module), len(self.modules)) for s in new]
         kinds = [self.types.setdefault(s.type, len(self.types)) for s in new]
         self.type = np.append(self.type, np.array(kinds, np.int32))
         owned = [self._parameter(site) for site in new]
         self.parameter = np.append(self.parameter, np.array(owned, np.int32))
+        held = ["grad" in site.leaf.split(".")[1:] for site in new]
+        self.held = np.append(self.held, np.array(held, np.bool_))
         self.several_models = len({model for model, _ in self.modules if model}) > 1
         self.module = np.append(self.module, np.array(ids, np.int32))
         self.role = np.append(self.role, np.array([ROLES.index(s.role) for s in new], np.int8))
@@ -143,6 +156,8 @@ class Tally:
             self.latest[name] = longer(values, extra, empty)
         for kind in self.firsts.values():
             kind.grow(extra)
+        for name, values in self.begin.items():
+            self.begin[name] = longer(values, extra, ABSENT if name == "step" else 0.0)
         self.window.grow(extra)
         self.changes.grow(extra)
         self.hist_start = longer(self.hist_start, extra, len(self.hist_bins))
@@ -161,10 +176,20 @@ class Tally:
         names = self.columns.tables.dtypes.values
         return np.array([*(alarms.LIMITS.get(name, nothing)[2] for name in names), np.nan])
 
-    @property
-    def modules_of(self) -> list[tuple[str, str]]:
-        """The model and the path of each module, by its number."""
-        return list(self.modules)
+    def _take_begin(self, groups: Groups) -> None:
+        """Copy what the window has of the first step of each site of a block."""
+        begin, steps = self.begin, self.window.steps
+        known = begin["step"][groups.site]
+        first = (known < 0) | (groups.step <= known)
+        site, step = groups.site[first], groups.step[first]
+        np.minimum.at(begin["step"], site[begin["step"][site] >= 0], step[begin["step"][site] >= 0])
+        fresh = begin["step"][site] < 0
+        begin["step"][site[fresh][::-1]] = step[fresh][::-1]  # the earliest is written last
+        mine = (step == begin["step"][site]) & (step >= steps[0])
+        self.begun += int(mine.any())
+        site, place = site[mine], np.searchsorted(steps, step[mine])
+        for name in _BEGIN[1:]:
+            begin[name][site] = self.window[name][site, place]
 
     # -- the latest record -----------------------------------------------------------------------
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probe_nb.analysis.finding import Finding
-from probe_nb.analysis.rules.scene import BACKWARD, CODE, FORWARD, Scene, Sites, Table
+from probe_nb.analysis.rules.owned import Owned
+from probe_nb.analysis.rules.scene import BACKWARD, CODE, Scene, Sites, Table
 from probe_nb.analysis.words import number
 
 _FLOWING: Final = ("grad_output", "grad_input")
@@ -31,7 +33,7 @@ def tiny(scene: Scene) -> Table:
         sites = of_role[small[of_role]]
         if not len(sites):
             continue
-        sizes, peaks = tally.window.sizes, tally.window.peaks[sites]
+        sizes, peaks = scene.sizes, tally.window.peaks[sites]
         largest = np.fmax.reduce(sizes[of_role], axis=0)
         beside = sizes[sites] < limits.vanished_beside * largest
         holds = beside & (peaks < limits.vanished) & (peaks > 0)
@@ -121,8 +123,8 @@ def _along_depth(scene: Scene, sign: int) -> list[Finding]:
         sign: 1: fading towards the input; -1: growing towards it.
     """
     limits, found = scene.limits, []
-    for model in {model for model, _ in scene.tally.modules}:
-        sites, logs = _relative(scene, model)
+    for model in np.unique(scene.model).tolist():
+        sites, logs = scene.once_here(("depth", model), partial(_relative, scene, model))
         if len(sites) < limits.depth_layers:
             continue
         third = max(len(sites) // 3, 1)
@@ -137,33 +139,23 @@ def _along_depth(scene: Scene, sign: int) -> list[Finding]:
     return found
 
 
-def _relative(scene: Scene, model: str) -> tuple[Sites, NDArray[np.float64]]:
+def _relative(scene: Scene, model: int) -> tuple[Sites, NDArray[np.float64]]:
     """Return the gradients of matrices in order of execution, and log2 of |gradient| / |weight|.
 
     The median over the steps of the window in which all of them are there.
     """
-    tally = scene.tally
-    weights = {
-        int(tally.parameter[site]): int(site)
-        for site in scene.of_role("param", direction=FORWARD)
-        if len(scene.shape(int(site))) > 1
-        and scene.about(int(site)).model == model
-        and scene.called(int(site))
-        and scene.about(int(site)).type != "Embedding"  # most rows have no gradient in a step
-    }
-    gradients = {
-        int(tally.parameter[site]): int(site)
-        for site in scene.of_role("param_grad", direction=BACKWARD)
-        if "grad" not in scene.about(int(site)).leaf.split(".")[1:]
-    }
-    both = [number for number in weights if number in gradients]
-    sites = scene.by_execution(np.array([gradients[number] for number in both], np.intp))
-    owners = np.array([weights[int(tally.parameter[site])] for site in sites], np.intp)
-    sizes = tally.window.sizes
+    tally, owned = scene.tally, Owned.of(scene)
+    judged = owned.matrix & (scene.model[owned.site] == model) & scene.ran[owned.site]
+    # of an embedding most rows have no gradient in a step
+    judged &= ~scene.is_type(lambda name: name.endswith("Embedding"))[owned.site]
+    weight = np.full(len(tally.parameters), -1)
+    weight[tally.parameter[owned.site[judged]]] = owned.site[judged]
+    sites = scene.of_role("param_grad", direction=BACKWARD)
+    sites = sites[~tally.held[sites] & (weight[tally.parameter[sites]] >= 0)]
+    sites = scene.by_execution(sites)
     with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.log2(sizes[sites] / sizes[owners])
-    usable = np.isfinite(logs)
-    steps = np.flatnonzero(usable.all(axis=0))
+        logs = np.log2(scene.sizes[sites] / scene.sizes[weight[tally.parameter[sites]]])
+    steps = np.flatnonzero(np.isfinite(logs).all(axis=0))
     if not len(sites) or len(steps) < scene.limits.lasting:
         return sites[:0], np.empty(0)
     return sites, np.median(logs[:, steps], axis=1)

@@ -23,15 +23,19 @@ def growing(scene: Scene) -> list[Finding]:
     Only in training: what a trained model has become is not judged. A layer that owns a matrix is
     compared with its like; of other parts, the innermost that multiplies by far more is named.
     """
-    sites, gains = _gains(scene)
+    tally = scene.tally
+    sites, gains = scene.latest("gains", (tally.begun, tally.sites), lambda: _gains(scene))
     if not len(sites):
         return []
-    owners = _owners(scene, sites)
-    usual = np.array([_usual(scene, sites, gains, row) for row in range(len(sites))])
-    limits = scene.limits
-    layer = owners & (gains >= limits.gain) & (gains >= limits.gain_beside * usual)
+    owners, limits = _owners(scene)[sites], scene.limits
+    layer = owners & (gains >= limits.gain)
+    usual = np.ones(len(sites))
+    for row in np.flatnonzero(layer).tolist():
+        usual[row] = _usual(scene, sites, gains, row)
+    layer &= gains >= limits.gain_beside * usual
     part = ~owners & (gains >= limits.gain_of_parts)
-    part &= ~_around_others(scene, sites, part | layer)
+    if part.any():
+        part &= ~_around_others(scene, sites, part | layer)
     found = np.flatnonzero(layer if layer.any() else part)
     if not len(found):
         return []
@@ -56,7 +60,7 @@ def _growing(scene: Scene, order: Sites, gain: float, usual: float, *, layer: bo
             ),
             scene.same_in(len(order) - 1),
         ],
-        step=int(scene.tally.window.steps[np.argmax(scene.seen[site])]),
+        step=int(scene.tally.begin["step"][site]),
         value=gain,
         threshold=limit,
         others=order[1:],
@@ -70,12 +74,13 @@ def _usual(scene: Scene, sites: Sites, gains: Numbers, row: int) -> float:
     return float(np.median(gains[like])) if like.any() else 1.0
 
 
-def _owners(scene: Scene, sites: Sites) -> Table:
-    """Tell which of some sites are of modules that own a matrix."""
-    tally = scene.tally
-    params = scene.of_role("param", direction=FORWARD).tolist()
-    owners = {int(tally.module[site]) for site in params if len(scene.shape(site)) > 1}
-    return np.array([int(tally.module[site]) in owners for site in sites], np.bool_)
+def _owners(scene: Scene) -> Table:
+    """Tell which sites are of modules that own a matrix."""
+    params = scene.of_role("param", direction=FORWARD)
+    owns = np.zeros(len(scene.tally.modules), np.bool_)
+    owns[scene.tally.module[params[scene.ndim[params] > 1]]] = True
+    found: Table = owns[scene.tally.module]
+    return found
 
 
 def _around_others(scene: Scene, sites: Sites, found: Table) -> Table:
@@ -94,31 +99,24 @@ def _around_others(scene: Scene, sites: Sites, found: Table) -> Table:
 def _gains(scene: Scene) -> tuple[Sites, Numbers]:
     """Return outputs in training, and their spread over the rms of what went in.
 
-    Judged in a site's first step in the window. Token ids have no size of their own: an embedding
-    is held against 1. The spread, not the rms: a bias is no gain.
+    Judged in a site's very first step. Token ids have no size of their own: an embedding is held
+    against 1. The spread, not the rms: a bias is no gain.
     """
-    tally, window = scene.tally, scene.tally.window
-    trained = {tally.modules_of[m][0] for m in tally.module[tally.direction == BACKWARD]}
-    inputs = np.zeros(len(tally.modules)), np.zeros(len(tally.modules))
+    tally, begin = scene.tally, scene.tally.begin
+    finite = np.maximum(begin["finite"], 1)
+    square = begin["square"] / finite
+    spread = np.sqrt(np.maximum(square - (begin["total"] / finite) ** 2, 0.0))
     fed = scene.of_role("input", direction=FORWARD)
-    begin = np.argmax(scene.seen[fed], axis=1)
-    rms = np.sqrt(np.maximum(window.mean_square(fed)[np.arange(len(fed)), begin], 0))
-    rms = np.where(scene.floats[fed] & np.isfinite(rms), rms, 0.0)
-    np.maximum.at(inputs[0], tally.module[fed], rms)
-    np.maximum.at(inputs[1], tally.module[fed], np.where(rms > 0, tally.latest["numel"][fed], 0))
-    outputs = scene.of_role("output", direction=FORWARD)
-    found, gains = [], []
-    for site in outputs[scene.floats[outputs]].tolist():
-        about, module = scene.about(site), int(tally.module[site])
-        embedding = about.type.endswith("Embedding")
-        into = 1.0 if embedding else inputs[0][module]
-        numel = int(tally.latest["numel"][site])
-        small = not embedding and numel * _SAME_SIZE < inputs[1][module]
-        if about.model not in trained or not into or small or "Norm" in about.type:
-            continue
-        step = int(np.argmax(scene.seen[site]))
-        square = window.mean_square([site])[0, step] - window.means([site])[0, step] ** 2
-        if square > 0:
-            found.append(site)
-            gains.append(float(np.sqrt(square)) / into)
-    return np.array(found, np.intp), np.array(gains)
+    fed = fed[scene.floats[fed] & (square[fed] > 0)]
+    into, numel = np.zeros((2, len(tally.modules)))
+    np.maximum.at(into, tally.module[fed], np.sqrt(square[fed]))
+    np.maximum.at(numel, tally.module[fed], tally.latest["numel"][fed])
+    sites = scene.of_role("output", direction=FORWARD)
+    embedding = scene.is_type(lambda name: name.endswith("Embedding"))[sites]
+    into = np.where(embedding, 1.0, into[tally.module[sites]])
+    sum_like = tally.latest["numel"][sites] * _SAME_SIZE < numel[tally.module[sites]]
+    trained = np.unique(scene.model[tally.direction == BACKWARD])
+    judged = scene.floats[sites] & (into > 0) & (spread[sites] > 0) & (embedding | ~sum_like)
+    judged &= np.isin(scene.model[sites], trained) & np.isfinite(spread[sites])
+    judged &= ~scene.is_type(lambda name: "Norm" in name)[sites]
+    return sites[judged], spread[sites[judged]] / into[judged]

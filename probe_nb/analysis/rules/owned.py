@@ -28,9 +28,19 @@ class Owned:
     @classmethod
     def of(cls, scene: Scene) -> Owned:
         """Return the parameters whose values were recorded; the part here of one that is split."""
+        return scene.once_here("owned", lambda: cls._of(scene))
+
+    @classmethod
+    def _of(cls, scene: Scene) -> Owned:
         sites = scene.of_role("param", direction=FORWARD)
         _, first = np.unique(scene.tally.parameter[sites], return_index=True)
         return cls(scene, sites[np.sort(first)])
+
+    @cached_property
+    def matrix(self) -> Table:
+        """Tell which have two dimensions or more."""
+        found: Table = self.scene.ndim[self.site] > 1
+        return found
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -64,12 +74,11 @@ class Owned:
     @cached_property
     def backward(self) -> Table:
         """Tell per parameter in which steps a backward ran in its model."""
-        tally = self.scene.tally
-        models = np.array([model for model, _ in tally.modules])[tally.module]
+        model, direction = self.scene.model, self.scene.tally.direction
         found = np.zeros((len(self), self.scene.seen.shape[1]), np.bool_)
-        for model in np.unique(models):
-            rows = (models == model) & (tally.direction == BACKWARD)
-            found[models[self.site] == model] = self.scene.seen[rows].any(axis=0)
+        for each in np.unique(model):
+            rows = (model == each) & (direction == BACKWARD)
+            found[model[self.site] == each] = self.scene.seen[rows].any(axis=0)
         return found
 
     @cached_property

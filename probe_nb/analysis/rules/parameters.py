@@ -29,7 +29,7 @@ def unused(scene: Scene) -> list[Finding]:
     backwards = (owned.backward & scene.seen[owned.site]).sum(axis=1)
     none = owned.trained & (backwards >= scene.limits.unused_steps) & ~owned.gradient.any(axis=1)
     sites = owned.site[none]
-    called = np.array([scene.called(int(site)) for site in sites], np.bool_)
+    called = scene.ran[sites]
     cut = sites[called]
     meant = np.array([_without_grad(scene, int(site)) for site in cut], np.bool_)
     if any(_fed_by_trained(scene, int(site)) for site in cut[meant]):
@@ -182,9 +182,10 @@ def frozen(scene: Scene) -> list[Finding]:
 def _odd(scene: Scene, owned: Owned) -> Sites:
     """Return matrices of frozen modules that run between trained modules of their class."""
     tally = scene.tally
-    matrix = np.array([len(scene.shape(int(site))) > 1 for site in owned.site], np.bool_)
-    ran = np.array([scene.called(int(site)) for site in owned.site], np.bool_)
-    whole = np.array([not _any_trained(owned, int(m)) for m in tally.module[owned.site]], np.bool_)
+    matrix, ran = owned.matrix, scene.ran[owned.site]
+    learns = np.zeros(len(tally.modules), np.bool_)
+    np.logical_or.at(learns, tally.module[owned.site], owned.trained)
+    whole = ~learns[tally.module[owned.site]]
     frozen_ones, judged = owned.site[matrix & ran & whole], owned.site[matrix & ran]
     if len(frozen_ones) > _FEW * len(judged):
         return frozen_ones[:0]
@@ -196,11 +197,6 @@ def _odd(scene: Scene, owned: Owned) -> Sites:
         if (places < here).any() and (places > here).any():
             found.append(site)
     return np.array(found, np.intp)
-
-
-def _any_trained(owned: Owned, module: int) -> bool:
-    mine = owned.scene.tally.module[owned.site] == module
-    return bool(owned.trained[mine].any())
 
 
 # -- stuck ----------------------------------------------------------------------------------------

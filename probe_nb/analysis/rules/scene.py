@@ -48,6 +48,7 @@ class Scene:
         self.info = info
         self.rows = tally.rows
         self._memory = {} if memory is None else memory
+        self._here: dict[Any, Any] = {}
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return what was made for a key: records may be on disk, and do not change."""
@@ -55,6 +56,13 @@ class Scene:
             self._memory[key] = make()
         found: T = self._memory[key]
         return found
+
+    def latest(self, name: str, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what was made for a name, anew if its key is another one."""
+        found: tuple[Hashable, T] | None = self._memory.get(name)
+        if found is None or found[0] != key:
+            found = self._memory[name] = (key, make())
+        return found[1]
 
     # -- sites ----------------------------------------------------------------------------------
 
@@ -64,7 +72,12 @@ class Scene:
 
     def of_role(self, *roles: str, direction: int | None = None) -> Sites:
         """Return the sites of some roles."""
-        found = np.isin(self.tally.role, [CODE[role] for role in roles])
+        return self.once_here((roles, direction), lambda: self._of_role(roles, direction))
+
+    def _of_role(self, roles: tuple[str, ...], direction: int | None) -> Sites:
+        wanted = np.zeros(len(ROLES), np.bool_)
+        wanted[[CODE[role] for role in roles]] = True
+        found = wanted[self.tally.role]
         if direction is not None:
             found &= self.tally.direction == direction
         return np.flatnonzero(found)
@@ -72,6 +85,8 @@ class Scene:
     def of_type(self, sites: Sites, types: Iterable[str]) -> Sites:
         """Return those of some sites whose module is of one of these classes."""
         codes = [code for name in types if (code := self.tally.types.get(name)) is not None]
+        if not codes:
+            return sites[:0]
         return sites[np.isin(self.tally.type[sites], codes)]
 
     @cached_property
@@ -80,6 +95,35 @@ class Scene:
         names = self.tally.columns.tables.dtypes.values
         floats = np.array([*(name.startswith(_FLOATS) for name in names), False])
         found: Table = floats[self.tally.latest["dtype"]]
+        return found
+
+    @cached_property
+    def ndim(self) -> NDArray[np.int64]:
+        """Return the number of dimensions of each site's latest record."""
+        shapes = self.tally.columns.tables.shapes.values
+        return np.array([*map(len, shapes), 0])[self.tally.latest["shape"]]
+
+    @cached_property
+    def sizes(self) -> NDArray[np.float64]:
+        """Return the l2 of each site in each step of the window."""
+        return self.tally.window.sizes
+
+    @cached_property
+    def model(self) -> NDArray[np.int64]:
+        """Return the number of the model of each site."""
+        models: dict[str, int] = {}
+        of_modules = [models.setdefault(model, len(models)) for model, _ in self.tally.modules]
+        return np.array(of_modules, np.int64)[self.tally.module]
+
+    def is_type(self, passes: Callable[[str], bool]) -> Table:
+        """Tell which sites are of modules whose class passes a test."""
+        return np.array([passes(name) for name in self.tally.types], np.bool_)[self.tally.type]
+
+    def once_here(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what was made for a key in this scene: several rules ask for it."""
+        if key not in self._here:
+            self._here[key] = make()
+        found: T = self._here[key]
         return found
 
     def dtype(self, site: int) -> str:
@@ -98,9 +142,11 @@ class Scene:
         np.minimum.at(found, self.tally.module[sites], self.tally.latest["order"][sites])
         return found
 
-    def called(self, site: int) -> bool:
-        """Tell whether the forward of a site's module was seen."""
-        return bool(self.position[self.tally.module[site]] != _FAR)
+    @cached_property
+    def ran(self) -> Table:
+        """Tell of each site whether the forward of its module was seen."""
+        found: Table = self.position[self.tally.module] != _FAR
+        return found
 
     def by_execution(self, sites: Sites) -> Sites:
         """Return sites in the order in which their modules run."""

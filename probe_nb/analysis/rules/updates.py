@@ -23,16 +23,18 @@ def update_ratio(scene: Scene) -> list[Finding]:
     owned, limits = Owned.of(scene), scene.limits
     if not len(owned):
         return []
-    matrix = np.array([len(scene.shape(int(site))) > 1 for site in owned.site], np.bool_)
     ratios = _ratios(scene, owned)
     there = np.isfinite(ratios) & (ratios > 0)
-    rows = np.flatnonzero(matrix & owned.trained & (there.sum(axis=1) >= limits.update_steps))
+    rows = np.flatnonzero(owned.matrix & owned.trained & (there.sum(axis=1) >= limits.update_steps))
     if not len(rows):
         return []
     each = [ratios[row][there[row]] for row in rows]
-    most = np.array([_most(values, limits.update_steps) for values in each])
     middle = np.array([np.median(values) for values in each])
-    beside = np.array([_beside(middle, place) for place in range(len(rows))])
+    peak = np.array([values.max() for values in each])
+    most = np.zeros(len(rows))
+    for place in np.flatnonzero(peak > limits.update_ratio_beside):
+        most[place] = _most(each[place], limits.update_steps)
+    beside = np.median(middle) if len(middle) > 1 else np.inf
     most *= not _LARGE_STEPS.intersection(scene.tally.types)
     high = most > limits.update_ratio
     high |= (most > limits.update_ratio_beside) & (most > limits.update_beside * beside)
@@ -74,12 +76,6 @@ def _medians(values: Numbers, steps: int) -> Numbers:
     return medians
 
 
-def _beside(values: Numbers, place: int) -> float:
-    """Return the median of all values but one, infinity if there is no other."""
-    others = np.delete(values, place)
-    return float(np.median(others)) if len(others) else np.inf
-
-
 def _ratios(scene: Scene, owned: Owned) -> Numbers:
     """Return |update| / |weight before it| per parameter and step, NaN where it is not known.
 
@@ -87,19 +83,22 @@ def _ratios(scene: Scene, owned: Owned) -> Numbers:
     A weight that begins at zero counts as a quarter of 1 / sqrt(fan-in), about half of what PyTorch
     begins with: its first updates are large beside nothing.
     """
-    tally, sizes = scene.tally, scene.tally.window.sizes
+    tally, sizes = scene.tally, scene.sizes
     before = sizes[owned.site]
     moved = np.full(before.shape, np.nan)
-    moved[:, :-1] = np.abs(before[:, 1:] - before[:, :-1])
+    with np.errstate(invalid="ignore"):  # what is beyond all bounds has no change
+        moved[:, :-1] = np.abs(before[:, 1:] - before[:, :-1])
     updates = scene.of_role("update", direction=OPTIMIZER)
-    place = {number: row for row, number in enumerate(tally.parameter[owned.site].tolist())}
-    for site in updates.tolist():
-        row = place.get(int(tally.parameter[site]))
-        if row is not None:
-            moved[row] = sizes[site]
-    rows = np.array([(scene.shape(int(s)) or (1,))[0] for s in owned.site], np.float64)
+    place = np.full(len(tally.parameters), -1)
+    place[tally.parameter[owned.site]] = np.arange(len(owned))
+    updates = updates[place[tally.parameter[updates]] >= 0]
+    moved[place[tally.parameter[updates]]] = sizes[updates]
+    shapes = tally.columns.tables.shapes.values
+    rows = np.array([*((shape or (1,))[0] for shape in shapes), 1], np.float64)
+    rows = rows[tally.latest["shape"][owned.site]]
     least = np.sqrt(rows)[:, None] / 4  # l2 of numel elements of 1 / (4 sqrt(numel / rows))
-    ratios: Numbers = moved / np.maximum(before, np.maximum(least, 1e-30))
+    with np.errstate(invalid="ignore"):
+        ratios: Numbers = moved / np.maximum(before, np.maximum(least, 1e-30))
     return ratios
 
 
@@ -149,7 +148,9 @@ def update_lost(scene: Scene) -> list[Finding]:
     """
     limits, tally = scene.limits, scene.tally
     sites = scene.of_role("update", direction=OPTIMIZER)
-    sites = np.array([s for s in sites if scene.dtype(s) in ("bfloat16", "float16")], np.intp)
+    dtypes = tally.columns.tables.dtypes.values
+    coarse = [code for code, name in enumerate(dtypes) if name in ("bfloat16", "float16")]
+    sites = sites[np.isin(tally.latest["dtype"][sites], coarse)]
     if not len(sites):
         return []
     gradients = {
@@ -259,21 +260,16 @@ def gradient_noise(scene: Scene) -> list[Finding]:
 
 def _pairs(scene: Scene) -> tuple[Sites, Sites]:
     """Return the gradients that were added, and for each what `.grad` held then."""
-    tally, added, held = scene.tally, {}, {}
-    for site in scene.of_role("param_grad", direction=BACKWARD).tolist():
-        end = scene.about(site).leaf.split(".")[1:]
-        if end == ["grad"]:
-            held[int(tally.parameter[site])] = site
-        elif not end:
-            added[int(tally.parameter[site])] = site
-    both = [number for number in held if number in added]
-    return (
-        np.array([added[number] for number in both], np.intp),
-        np.array([held[number] for number in both], np.intp),
-    )
+    tally = scene.tally
+    sites = scene.of_role("param_grad", direction=BACKWARD)
+    holds = sites[tally.held[sites]]
+    place = np.full(len(tally.parameters), -1)
+    place[tally.parameter[sites[~tally.held[sites]]]] = sites[~tally.held[sites]]
+    added = place[tally.parameter[holds]]
+    return added[added >= 0], holds[added >= 0]
 
 
 def _micro(scene: Scene, added: Sites, held: Sites) -> tuple[Numbers, Numbers, Numbers]:
     """Return per parameter and step: root of the sum of |added|^2, |held| at the end, how many."""
     window, numel = scene.tally.window, scene.tally.latest["numel"][added][:, None]
-    return window.sizes[added], window["last"][held], window["counted"][added] / numel
+    return scene.sizes[added], window["last"][held], window["counted"][added] / numel

@@ -54,7 +54,7 @@ def strict(text: str):
 
 def expected_latest(frame, site):
     """The row of `run.df` that a site shows, found by its definition."""
-    for name in ("module", "role", "leaf"):
+    for name in ("module", "direction", "role", "leaf"):
         frame = frame[frame[name] == site[name]]
     rows = frame
     rows = rows[rows["step"] == rows["step"].max()]
