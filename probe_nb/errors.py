@@ -20,6 +20,11 @@ import difflib
 import sys
 import warnings
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from probe_nb.analysis.origins import Origin
+    from probe_nb.run import Run
 
 
 class ProbeError(Exception):
@@ -51,7 +56,21 @@ class DeviceError(ProbeError, RuntimeError):
 
 
 class NonFiniteError(ProbeError, FloatingPointError):
-    """A watch that was opened with `stop_on="nonfinite"` came upon the birth of a NaN or Inf."""
+    """A watch that was opened with `stop_on="nonfinite"` came upon the birth of a NaN or Inf.
+
+    Attributes:
+        origin: Where it was born, as `run.first_nonfinite()` says it.
+        run: The run up to there. Its watch is closed.
+
+    Both are None where another thread has made the error anew out of its text, as
+    `nn.DataParallel` does, and no `with probe.watch(...)` block was there to put them back.
+    """
+
+    def __init__(self, message: str, origin: Origin | None = None, run: Run | None = None) -> None:
+        """Carry what was found."""
+        super().__init__(message)
+        self.origin = origin
+        self.run = run
 
 
 class TorchError(ProbeError, ImportError):

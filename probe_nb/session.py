@@ -32,6 +32,7 @@ from probe_nb.observe.select import (
 from probe_nb.observe.shards import owned
 from probe_nb.run import Run
 from probe_nb.stats.kernels import cpu
+from probe_nb.stopping import Stopper
 from probe_nb.terms import printable, shown
 from probe_nb.wiring import wired
 
@@ -117,6 +118,8 @@ class Session:
         if attached is None:
             return
         self._only.close()
+        if isinstance(self._recorder, Stopper):
+            self._recorder.rest()
         self._steps.settle()
         attached.release(self._modules_alive())
         info.ended = reason if info.ended == "open" else info.ended
@@ -133,6 +136,10 @@ class Session:
         self._by_id.clear()
         self._attached = None
 
+    def stopped(self, reason: str) -> None:
+        """Close because the first NaN or Inf was born, where that was asked for."""
+        self.close(reason)
+
     def abandon(self) -> None:
         """End the watch in a forked child, of whose run nobody would hear.
 
@@ -147,6 +154,8 @@ class Session:
 
     def close_after(self, error: BaseException) -> None:
         """Close because the user's code raised, and write down what and where."""
+        if isinstance(self._recorder, Stopper):
+            self._recorder.complete(error)
         try:
             reason = self._told(error)
         except Exception:  # an exception may have a text that raises

@@ -32,6 +32,7 @@ from probe_nb.observe.tasks import Tasks
 from probe_nb.recorder import Recorder
 from probe_nb.run import Run
 from probe_nb.stats.summary import Reducer
+from probe_nb.stopping import Stopper
 from probe_nb.store.columns import Columns
 
 
@@ -53,6 +54,9 @@ class Events(Protocol):
     def holds_watched(self, optimizer: Optimizer) -> bool:
         """Tell whether an optimizer moves a watched parameter."""
 
+    def stopped(self, reason: str) -> None:
+        """End the watch, because what was asked to be raised is about to be."""
+
 
 @dataclass(frozen=True)
 class Rooms:
@@ -63,7 +67,7 @@ class Rooms:
     by_id: dict[int, Watched]
     clock: Clock
     scaler: ScalerWatch | None
-    recorder: Recorder | Keeper
+    recorder: Recorder | Keeper | Stopper
     modules: ModuleHooks
     gradients: Gradients
     parameters: Parameters
@@ -94,7 +98,9 @@ def wired(
     run = Run(info, Columns(budget=options.memory, notices=info.notices))
     expects_training = bool(optimizers) or scaling is not None
     clock = _clock(options, events, expects_training=expects_training)
-    recorder = _recorder(run, options, clock, scaling, watched)
+    recorder: Recorder | Keeper | Stopper = _recorder(run, options, clock, scaling, watched)
+    if options.stop_on is not None:
+        recorder = Stopper(recorder, run, events.stopped, outputs="output" in options.roles)
     roles, tasks = frozenset(options.roles), Tasks(clock)
     gradients = Gradients(clock, recorder, roles, tasks)
     only = Only(by_id, clock)

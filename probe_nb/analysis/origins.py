@@ -70,16 +70,19 @@ class Origin:
 
     def __repr__(self) -> str:
         """Say what happened, and what followed, in a few lines."""
-        return "\n".join(self._lines())
+        return "\n".join([*self.lines(), *self._then()])
 
-    def _lines(self) -> list[str]:
+    def lines(self) -> list[str]:
+        """Say what happened, what led to it and what to look at."""
         lines = [self.sentence, *(f"  {value}" for value in self.values)]
-        lines += [f"  {text}" for text in (self.detail, self.advice) if text]
-        if len(self.after):
-            names = list(dict.fromkeys(shown(name) for name in self.after["module"]))
-            more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-            lines.append(f"  then in {', '.join(names[:_NAMED])}{more}")
-        return lines
+        return lines + [f"  {text}" for text in (self.detail, self.advice) if text]
+
+    def _then(self) -> list[str]:
+        names = list(dict.fromkeys(shown(name) for name in self.after["module"]))
+        if not names:
+            return []
+        more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+        return [f"  then in {', '.join(names[:_NAMED])}{more}"]
 
 
 _NAMED: Final = 4
@@ -136,6 +139,8 @@ class Origins:
         if marks.scaled.any():
             self.scaler.add(block, marks, first)
         before, self._newest = self._newest, max(self._newest, int(block["step"].max()))
+        if self._likely is None and not marks.loud.any():
+            return
         self._take_note(block, marks)
         steps = set(np.unique(block["step"][marks.hard]).tolist()) | self._ending(block, marks)
         if (likely := self._likely) is not None:

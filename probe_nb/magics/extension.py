@@ -172,6 +172,7 @@ class ProbeMagics(Magics):
                 micro_batches=asked.micro_batches,
                 compiled=asked.compiled,
                 recompute=asked.recompute,
+                stop_on=asked.stop_on,
                 memory=asked.memory,
                 name=asked.name,
             )

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from probe_nb.config import MEMORY
+from probe_nb.config import MEMORY, STOPS
 from probe_nb.errors import closest
 from probe_nb.terms import MODULE_ROLES
 
@@ -106,6 +106,12 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--recompute": {
         "action": "store_true",
         "help": "Record what activation checkpointing repeats as well, in rows marked recompute.",
+    },
+    "--stop-on": {
+        "type": unquoted,
+        "choices": STOPS,
+        "metavar": "WHAT",
+        "help": "nonfinite: raise NonFiniteError at the module where the first NaN or Inf is born.",
     },
     "--memory": {
         "type": unquoted,

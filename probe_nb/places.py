@@ -1,0 +1,76 @@
+"""The user's own lines: where in their code something happened."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import torch
+
+_LIBRARIES: Final = tuple(
+    {
+        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+        str(Path(torch.__file__).parent),
+        str(Path(__file__).parent),
+    }
+)
+"""Folders in which nobody's own code lies."""
+
+_FROZEN: Final = "<frozen "
+_BACKWARD: Final = "_engine_run_backward"
+
+
+def own_lines(frame: FrameType | None = None) -> str:
+    """Say which line of the user's runs: the innermost, and from where it was called at first.
+
+    A backward on a device runs in a thread of torch's own, in which there is none; then it is the
+    line of the thread that waits for it.
+    """
+    here = frame or sys._getframe(1)  # noqa: SLF001 - there is no other way to the line
+    found = list(_own(here)) or _waiting()
+    if not found:
+        return ""
+    inner, outer = found[0], found[-1]
+    said = _place(inner)
+    return said if outer is inner else f"{said}, called from {_place(outer)}"
+
+
+def _own(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(_FROZEN) and not name.startswith(_LIBRARIES):
+            yield frame
+        frame = frame.f_back
+
+
+def _waiting() -> list[FrameType]:
+    """Return the user's frames of the one thread that waits for a backward, if it is one."""
+    found = []
+    for frame in sys._current_frames().values():  # noqa: SLF001 - nor to other threads'
+        around: FrameType | None = frame
+        while around is not None and around.f_code.co_name != _BACKWARD:
+            around = around.f_back
+        if around is not None:
+            found.append(list(_own(around)))
+    return found[0] if len(found) == 1 else []
+
+
+def _place(frame: FrameType) -> str:
+    code = frame.f_code
+    name = "" if code.co_name == "<module>" else f" in {code.co_name}"
+    return f"{_file(code.co_filename)}:{frame.f_lineno}{name}"
+
+
+def _file(name: str) -> str:
+    """Return the name of a file as a person knows it: that of a cell is its number."""
+    shell: Any = sys.modules.get("IPython.core.interactiveshell")
+    if shell is not None and shell.InteractiveShell.initialized():
+        compiler: Any = shell.InteractiveShell.instance().compile
+        cell = getattr(compiler, "format_code_name", lambda _: None)(name)
+        if cell is not None:
+            return " ".join(cell)
+    return name
