@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.transforms import blended_transform_factory
 
-from probe_nb.view.plots import style
+from probe_nb.view.plots import scales, style
 from probe_nb.view.plots.data import Booleans, names_of
 from probe_nb.view.plots.maps import height_of
 from probe_nb.view.plots.parameters import Flow
@@ -62,16 +62,16 @@ def draw(
     modules = list(dict.fromkeys(key[:2] for key in flow.keys))
     ax, colours = style.axes(ax, 8.0, height_of(len(modules)))
     rows = np.array([modules.index(key[:2]) for key in flow.keys])
-    is_log = style.log_values(ax.xaxis, flow.values, log=True)
+    is_log = scales.log_values(ax.xaxis, flow.values, log=True)
     shown = np.where(flow.values > 0, flow.values, np.nan) if is_log else flow.values
-    ax.margins(x=0.09)
+    words = _words(flow, is_log=is_log)
+    ax.margins(x=0.2 if any(words) else 0.06)
     entries = _dots(ax, flow, rows, shown, colours)
     entries += _bad(ax, flow.bad, rows, shown, colours)
-    words = _words(flow, is_log=is_log)
     entries += _edge(ax, words, rows, missing, colours)
     _write(ax, flow, words, rows, colours)
     first = np.flatnonzero(flow.bad)
-    style.names_down(ax, names_of(modules), int(rows[first[0]]) if len(first) else None)
+    scales.names_down(ax, names_of(modules), int(rows[first[0]]) if len(first) else None)
     ax.grid(visible=True, axis="x", color=colours.faint, linewidth=0.6)
     ax.set_axisbelow(True)
     ax.set_xlabel(label)

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.transforms import blended_transform_factory
 
-from probe_nb.view.plots import style
+from probe_nb.view.plots import scales, style
 from probe_nb.view.plots.data import Booleans, Floats, Grid
 from probe_nb.view.plots.style import Palette
 
@@ -39,7 +39,7 @@ def draw(
     """Draw a line per site; return what a legend says, too."""
     ax, colours = style.axes(ax, 8.0 if len(grid.keys) > 1 else 6.4, 3.6)
     lines = []
-    is_log = style.log_values(ax.yaxis, grid.values, log=log)
+    is_log = scales.log_values(ax.yaxis, grid.values, log=log)
     looks = _looks(len(grid.keys), colours)
     for name, values, look in zip(grid.names, grid.values, looks, strict=True):
         shown = np.where(values > 0, values, np.nan) if is_log else values
@@ -47,7 +47,7 @@ def draw(
         (line,) = ax.plot(grid.steps, shown, label=style.name(name), linewidth=1.5, **look)
         lines.append(line)
         line.set(marker="o", markersize=3.2, markevery=np.flatnonzero(dots).tolist())
-    style.steps_along(ax)
+    scales.steps_along(ax)
     ax.grid(visible=True, axis="y", color=colours.faint, linewidth=0.6)
     ax.set_axisbelow(True)
     low, high = int(grid.steps[0]), int(grid.steps[-1])

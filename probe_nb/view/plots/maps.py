@@ -16,7 +16,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import NullLocator
 
 from probe_nb.exponents import Histogram
-from probe_nb.view.plots import style
+from probe_nb.view.plots import scales, style
 from probe_nb.view.plots.data import Booleans, Floats, Grid
 from probe_nb.view.plots.style import Palette
 
@@ -45,8 +45,9 @@ def heatmap(ax: Axes | None, grid: Grid, title: str, label: str) -> Axes:
     entries = bad_cells(ax, grid.bad, colours)
     if not signed:
         entries += _cells(ax, values == 0, colours.soft, "exactly 0")
-    style.names_down(ax, grid.names, None if grid.first is None else grid.first[0])
-    style.steps_along(ax, grid.steps.tolist())
+    scales.names_down(ax, grid.names, None if grid.first is None else grid.first[0])
+    scales.steps_along(ax, grid.steps.tolist())
+    ax.grid(visible=False)
     style.title(ax, title)
     if np.isfinite(shown).any():
         _bar(ax, image, label)
@@ -71,8 +72,8 @@ def _norm(values: Floats, *, signed: bool) -> colors.Normalize:
         return colors.LogNorm(low, high) if wide else colors.Normalize(low, high)
     if not wide:
         return colors.Normalize(-high, high)
-    small = style.smallest_told(there)
-    linear = style.linear_share(small, high)
+    small = scales.smallest_told(there)
+    linear = scales.linear_share(small, high)
     return colors.SymLogNorm(small, linscale=linear, vmin=-high, vmax=high)
 
 
@@ -152,9 +153,9 @@ def _bar(ax: Axes, image: AxesImage, label: str) -> None:
     bar = figure.colorbar(image, label=label, extend=tips, extendfrac=0.03, **where)
     bar.outline.set_visible(False)
     if isinstance(norm, colors.LogNorm):
-        style.logged_ticks(bar.ax.yaxis, np.array([norm.vmin, norm.vmax]))
+        scales.logged_ticks(bar.ax.yaxis, np.array([norm.vmin, norm.vmax]))
     elif isinstance(norm, colors.SymLogNorm):
-        bar.set_ticks(style.both_signs(norm.linthresh, norm.vmax or 1.0))
+        bar.set_ticks(scales.both_signs(norm.linthresh, norm.vmax or 1.0))
         bar.ax.yaxis.set_minor_locator(NullLocator())
     bar.ax.tick_params(which="both", labelsize="small")
 
@@ -253,7 +254,8 @@ def histograms(
     ax.set_ylim(low, top + (2.0 if entries else 0.0))
     _exponent_ticks(ax, found.low, found.low + len(found.shares) - 1, zeros=zeros)
     _limits(ax, limits, colours)
-    style.steps_along(ax, list(steps))
+    scales.steps_along(ax, list(steps))
+    ax.grid(visible=False)
     ax.set_ylabel("magnitude")
     style.title(ax, title)
     _bar(ax, image, "share of the elements")
