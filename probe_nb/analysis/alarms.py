@@ -44,6 +44,7 @@ KINDS: Final = ("nan", "posinf", "neginf", "bad", "saturated", "risk")
 
 _INPUT: Final = ROLES.index("input")
 _OUTPUT: Final = ROLES.index("output")
+_FORWARD: Final = DIRECTIONS.index("forward")
 _BACKWARD: Final = DIRECTIONS.index("backward")
 _RANGED: Final = np.isin(ROLES, ("output", "grad_output", "grad_input", "param_grad"))
 """Roles whose range is judged; an input was an output before, and masks come in as inputs."""
@@ -91,7 +92,7 @@ def find(
     nan, pos, neg = (np.maximum(block[f"{n}_count"], 0) for n in ("nan", "posinf", "neginf"))
     bad_count = np.where(block["nan_count"] < 0, -1, nan + pos + neg)
     bad = bad_count > 0
-    scaled = (direction[site] == _BACKWARD) & ~np.isnan(block["loss_scale"])
+    scaled = (direction[site] != _FORWARD) & ~np.isnan(block["loss_scale"])
     quiet = np.zeros(len(site), np.bool_)
     if bad.any():
         quiet = _masks(block, role[site], module[site], bad, bad & (nan + pos == 0))

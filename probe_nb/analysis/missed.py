@@ -50,7 +50,7 @@ def watched(tally: Tally, info: RunInfo) -> int:
     """Return the number of modules with a record, or that could have had one."""
     only = next(iter(info.models), "")
     names = {(each.get("model", only), each.get("module", "")) for each in missed(info)}
-    return len(names.union(tally.modules))
+    return len(names.union(tally.listed))
 
 
 def coverage(columns: Columns, info: RunInfo) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from probe_nb.analysis.words import number, place, plural, steps_of
 from probe_nb.reasons import REMEDIES
 from probe_nb.store.columns import Columns
 from probe_nb.store.stream import ALONE
-from probe_nb.terms import STATUS_CODE, RunInfo
+from probe_nb.terms import DIRECTIONS, STATUS_CODE, RunInfo
 
 Kind = Literal["bad", "warn", "ok", "empty"]
 
@@ -144,8 +144,9 @@ class Judge:
 
     def _fine(self) -> Verdict:
         tally, latest = self.tally, self.tally.latest
-        what = f"{steps_of(len(tally.steps))}, {plural(len(tally.modules), 'module')}"
-        absmax = np.where(self._scene().floats, latest["absmax"], np.nan)
+        what = f"{steps_of(len(tally.steps))}, {plural(len(tally.listed), 'module')}"
+        flows = self._scene().floats & (tally.direction != DIRECTIONS.index("optimizer"))
+        absmax = np.where(flows, latest["absmax"], np.nan)  # counts of steps are no values
         if np.isnan(absmax).all():
             return Verdict("ok", f"{what}, no NaN or Inf", "; ".join(self._notes()))
         largest = int(np.nanargmax(absmax))

@@ -23,6 +23,13 @@ _ROLES: Final = {
 }
 
 
+_AT_STEP: Final = {
+    "param": "parameter after the step",
+    "param_grad": "gradient that the optimizer saw of",
+}
+"""The same tensors are seen in the forward and the backward."""
+
+
 def number(value: float) -> str:
     """Write a number with four significant digits, exponents where they read better.
 
@@ -58,15 +65,29 @@ def steps_of(count: int) -> str:
 def tensor(site: Site) -> str:
     """Write which tensor of its module a site is: role, and leaf where it tells something."""
     role = _ROLES[site.role]
+    if site.direction == "optimizer":
+        role = _AT_STEP.get(site.role, role)
     return role if site.leaf in {"", "0"} else f"{role} {site.leaf}"
 
 
 def module(site: Site, *, several: bool) -> str:
     """Write a module path, with the model's name where there are several and it is in one."""
     path = shown(site.module)
-    if site.api:
+    if is_optimizer(site):
+        path = f"{optimizer(site)} ({site.type})"
+    elif site.api:
         path = f"{path}, {site.api}"
     return f"{site.model}: {path}" if several and site.model else path
+
+
+def is_optimizer(site: Site) -> bool:
+    """Tell whether a site is of an optimizer itself, and not of a parameter that it moves."""
+    return site.direction == "optimizer" and bool(site.api)
+
+
+def optimizer(site: Site) -> str:
+    """Write which optimizer a row of its own belongs to; the first needs no number."""
+    return site.api.removesuffix(".0")
 
 
 def place(tally: Tally, site: int) -> str:

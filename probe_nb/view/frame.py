@@ -31,6 +31,7 @@ from probe_nb.analysis.finding import Finding
 from probe_nb.analysis.missed import missed, missed_of
 from probe_nb.analysis.tally import Tally, cut
 from probe_nb.analysis.verdict import Judge, Verdict
+from probe_nb.analysis.words import is_optimizer, optimizer
 from probe_nb.store.columns import Columns
 from probe_nb.terms import COUNTS, STATISTICS, RunInfo, Site
 
@@ -164,7 +165,7 @@ class FrameBuilder:
             "step": max(tally.steps, default=-1),
             "steps": len(tally.steps),
             "records": tally.records,
-            "modules": len(tally.modules),
+            "modules": len(tally.listed),
             "missed_text": missed_of(tally, info),
             # before the first forward nothing has been missed yet
             "unobserved": _unobserved(info) if tally.rows or info.ended != "open" else [],
@@ -204,7 +205,10 @@ class FrameBuilder:
 
 def _begin(site: Site) -> str:
     """Return the part of a site's line that never changes."""
-    return _compact({name: getattr(site, name) for name in _OF_SITE})[:-1]
+    about = {name: getattr(site, name) for name in _OF_SITE}
+    if is_optimizer(site):
+        about["module"] = optimizer(site)
+    return _compact(about)[:-1]
 
 
 def _compact(value: dict[str, Any]) -> str:

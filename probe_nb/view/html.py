@@ -92,7 +92,7 @@ def summary_line(builder: FrameBuilder) -> str:
     parts = [
         title(info),
         steps_of(len(tally.steps)),
-        plural(len(tally.modules), "module"),
+        plural(len(tally.listed), "module"),
         plural(tally.records, "record"),
         info.ended,
     ]

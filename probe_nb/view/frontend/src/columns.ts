@@ -102,7 +102,7 @@ function fillRole(cell: HTMLElement, data: Data, row: number): void {
   const { role, leaf, direction } = data.site(row);
   const older = data.olderStep(row);
   if (!cell.firstChild) cell.append(h("span"), h("span", { class: "leaf" }));
-  setText(cell.firstElementChild as Element, role);
+  setText(cell.firstElementChild as Element, data.role(row));
   setText(cell.lastElementChild as Element, older < 0 ? leaf : `${leaf} · step ${older}`);
   setAttribute(cell, "title", `${direction} ${role} ${leaf}${older < 0 ? "" : `, last seen in step ${older}`}`);
 }
@@ -170,12 +170,9 @@ const module: Column = {
   length: (data, row) => data.sites.paths[row]?.length ?? 0,
 };
 const role: Column = {
-  ...textColumn("role", "role", "what the tensor is to the module", 150, (data, row) => {
-    const { role, leaf } = data.site(row);
-    return `${role} ${leaf}`;
-  }),
+  ...textColumn("role", "role", "what the tensor is to the module", 150, (data, row) => `${data.role(row)} ${data.site(row).leaf}`),
   fill: fillRole,
-  length: (data, row) => data.site(row).role.length + data.site(row).leaf.length + 2,
+  length: (data, row) => data.role(row).length + data.site(row).leaf.length + 2,
 };
 const health: Column = {
   ...drawnColumn(

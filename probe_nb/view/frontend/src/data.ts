@@ -101,6 +101,12 @@ export class Data {
     return site;
   }
 
+  /** The role of a row; what an optimizer sees again of a parameter is told from what came before. */
+  role(row: number): string {
+    const { role, direction } = this.site(row);
+    return direction === "optimizer" && role.startsWith("param") ? `${role} (optimizer)` : role;
+  }
+
   /** The badges of a row as bits; a row without a record is absent, not healthy. */
   bits(row: number): number {
     const bits = this.value("badges", row);

@@ -47,7 +47,7 @@ export class Detail {
 
   private who(data: Data, row: number): HTMLElement[] {
     const site = data.site(row);
-    const facts = [`${site.role} ${site.leaf}`.trim(), site.type, shape(site.shape), site.dtype, site.device];
+    const facts = [`${data.role(row)} ${site.leaf}`.trim(), site.type, shape(site.shape), site.dtype, site.device];
     const step = count(data.value("step", row));
     const when = [
       step === ABSENT ? "" : `numbers of step ${step}`,
@@ -67,9 +67,9 @@ export class Detail {
   /** The same module's other tensors: from a bad output one step leads to its input. */
   private siblings(data: Data, row: number): HTMLElement {
     const buttons = data.sites.siblings(row).map((other) => {
-      const { role, leaf } = data.site(other);
+      const { leaf } = data.site(other);
       const mark = data.badges(other).find((badge) => badge.bit & ANOMALY);
-      const name = `${mark ? `${mark.glyph} ` : ""}${role} ${leaf}`.trim();
+      const name = `${mark ? `${mark.glyph} ` : ""}${data.role(other)} ${leaf}`.trim();
       const button = h(
         "button",
         { type: "button", class: `sibling ${mark?.tone ?? ""}`, "aria-pressed": String(other === row) },

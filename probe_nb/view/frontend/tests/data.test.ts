@@ -106,3 +106,11 @@ test("absent values are last in either direction", () => {
   assert.ok(compare("", "a", false) > 0 && compare("", "a", true) > 0);
   assert.equal(compare(NaN, NaN, true), 0);
 });
+
+test("what an optimizer sees again of a parameter is told from what came before", () => {
+  const rows = ["forward", "optimizer"].flatMap((direction) =>
+    ["param", "update"].map((role) => ({ site: site({ direction, role }), values: {}, spark: [], histogram: [] })),
+  );
+  const told = new Data(new Sites(rows.map((each) => each.site)), status({}), decodeFrame(encode(rows, 0)));
+  assert.deepEqual(rows.map((_, row) => told.role(row)), ["param", "update", "param (optimizer)", "update"]);
+});
