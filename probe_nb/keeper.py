@@ -6,6 +6,7 @@ the model runs, before anything can overwrite the tensor; nothing here waits for
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -157,23 +158,18 @@ class Keeper:
 
     def forget(self) -> None:
         """Drop what waits in the recorder; what is to be kept has all the time it needs."""
-        self._recorder.forget()
-        for lost in self._tensors.finish():
-            self._notices.append(lost)
-            notify(f"probe_nb: {lost}")
+        try:
+            self._recorder.forget()
+            self._tell(self._tensors.finish())
+        except Exception as error:  # a fault of ours is never the user's
+            with contextlib.suppress(Exception):
+                self._tell([f"tensors that were to be kept may be missing: {error!r}"])
+                self._tell(self._tensors.finish())
 
-
-def _place_for(keep: Keep, info: RunInfo) -> Tensors:
-    """Return where the tensors of a run go: into memory, or into a folder if one is named."""
-    if keep.folder is None:
-        return Tensors(keep.memory, makes_room=keep.steps is None)
-    stream = Stream(keep.folder, info)
-    if stream.folder.name != Path(keep.folder).name:
-        info.notices.append(
-            f"`{keep.folder}` holds the tensors of another run; those of this one are in "
-            f"`{stream.folder}`"
-        )
-    return Tensors(keep.memory, stream=stream)
+    def _tell(self, lost: list[str]) -> None:
+        self._notices += lost
+        for each in lost:
+            notify(f"probe_nb: {each}")
 
 
 def _kind(t: Tensor) -> tuple[Tensor, str]:

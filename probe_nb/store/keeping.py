@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -104,7 +104,7 @@ class Tensors:
         self._stays = source if source is not None and source.folder else None
         self._known: list[Kept] = []
         self._held: dict[int, deque[Kept]] = {}
-        self._sizes: dict[int, int] = {}
+        self._sizes: Counter[int] = Counter()
         self._bytes = 0
         self._missed = 0
         self._coming: deque[Kept] = deque()
@@ -169,10 +169,10 @@ class Tensors:
                 self._refuse(kept, "budget")
                 return
             kept.data = copy()
-            self._held.setdefault(kept.step, deque()).append(kept)
-            self._sizes[kept.step] = self._sizes.get(kept.step, 0) + kept.bytes
-            self._bytes += kept.bytes
             self._known.append(kept)
+            self._held.setdefault(kept.step, deque()).append(kept)
+            self._sizes[kept.step] += kept.bytes
+            self._bytes += kept.bytes
             if self._stream is not None:
                 self._stream.put(kept)
             elif not isinstance(kept.data, np.ndarray):
@@ -226,7 +226,8 @@ class Tensors:
         self._sizes[kept.step] -= kept.bytes
         self._bytes -= kept.bytes
         if not held:
-            del self._held[kept.step], self._sizes[kept.step]
+            del self._held[kept.step]
+            self._sizes.pop(kept.step, None)  # an interrupt may have come between both
 
     # -- what comes of them ---------------------------------------------------------------------
 
@@ -242,10 +243,17 @@ class Tensors:
         """Wait until every copy has come, and every tensor is written; may be repeated."""
         if self._stream is not None:
             self._stream.finish()
+            self._tell_of_unwritten()
         with self._lock:
             while self._coming and self._landed(self._coming[0], wait=True):
                 self._coming.popleft()
         return self.settle()
+
+    def _tell_of_unwritten(self) -> None:
+        """Say that tensors are in memory alone, where the thread that writes came to grief."""
+        left = sum(map(len, self._held.values()))
+        if left:
+            self._tell("unwritten", f"{left} tensors were not written, and are in memory alone")
 
     def _landed(self, kept: Kept, *, wait: bool) -> bool:
         copy = kept.data
@@ -263,9 +271,13 @@ class Tensors:
         kept.drop(why)
         self._let_go(kept)
         self._miss()
+        self._tell(why, f"{told}. `run.kept()` lists which are missing.")
+
+    def _tell(self, why: str, told: str) -> None:
+        """Have the user told, of each kind of trouble once."""
         if why not in self._told:
             self._told.add(why)
-            self._lost.append(f"{told}. `run.kept()` lists which are missing.")
+            self._lost.append(told)
 
     def _written(self, kept: list[Kept], stored: list[Any], error: Exception | None) -> None:
         """Hear from the stream that tensors are in a file, or why they are not."""

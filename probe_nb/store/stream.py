@@ -62,7 +62,7 @@ class Stream:
     def put(self, kept: Kept) -> None:
         """Have a tensor written, or why it is not kept; waits for nothing."""
         self._queue.put(kept)
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
             self._begin()
 
     def _begin(self) -> None:
@@ -78,7 +78,8 @@ class Stream:
             return
         self._ending.set()
         self._queue.put(None)
-        thread.join()
+        if thread.ident is not None:  # else an interrupt came before it was started
+            thread.join()
         self._thread = None
         with contextlib.suppress(OSError), whole(self.folder / ABOUT) as file:
             file.write(self._about().encode())  # how it ended
@@ -87,12 +88,16 @@ class Stream:
     # -- in the thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        ended = False
-        while not ended:
-            batch, ended = self._batch()
-            if batch:
-                self._write(batch)
-            self._ending.wait(_PAUSE)
+        with contextlib.suppress(Exception):  # what it leaves unwritten is told at the end
+            while not self._ends():
+                self._ending.wait(_PAUSE)
+
+    def _ends(self) -> bool:
+        """Write one file; tell whether it was the last."""
+        batch, last = self._batch()
+        if batch:
+            self._write(batch)
+        return last
 
     def _batch(self) -> tuple[list[Kept], bool]:
         """Wait for a tensor; return what is there by then, and whether that was all."""

@@ -61,9 +61,7 @@ def as_tensor(kept: Kept, data: Bytes) -> Tensor:
     import torch
 
     with torch._C.DisableTorchFunction():  # noqa: SLF001 - no default device of the user's
-        dtype: Any = vars(torch).get(
-            kept.dtype
-        )  # not `getattr`, which would import what it is told
+        dtype: Any = vars(torch).get(kept.dtype)  # `getattr` would import modules
         known = isinstance(dtype, torch.dtype)
         if not known or math.prod(kept.shape) * dtype.itemsize != data.nbytes:
             where = getattr(kept.data, "path", "the tensors of this run")
