@@ -27,7 +27,7 @@ _OF_TORCH: Final = (
     *("rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm"),
     *("dropout", "dropout_", "feature_dropout", "feature_dropout_", "native_dropout"),
     *("alpha_dropout", "alpha_dropout_", "feature_alpha_dropout", "feature_alpha_dropout_"),
-    *("rrelu", "rrelu_"),
+    *("rrelu", "rrelu_", "_sample_dirichlet", "_standard_gamma"),
 )
 _OF_TENSORS: Final = (
     *("bernoulli", "bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -84,3 +86,42 @@ def test_compiled_code_stays_compiled_and_its_draws_are_found():
     assert {line in found.df["code"][0] for line in ("torch.compile(lambda", "F.dropout")} == {True}
     assert found.df["count"].sum() == 2
     torch._dynamo.reset()
+
+
+def test_nothing_is_kept_alive_and_what_is_written_in_place_is_the_same_object():
+    with find_random():
+        x = torch.rand(3)
+        version, gone = x._version, weakref.ref(x)
+        assert x.normal_() is x
+        assert x._version == version + 1
+        del x
+        assert gone() is None
+
+
+def test_a_function_mode_of_the_users_sees_what_it_would_see():
+    class Mine(torch.overrides.TorchFunctionMode):
+        def __init__(self):
+            super().__init__()
+            self.seen = []
+
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            self.seen.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    def seen(block):
+        with Mine() as mine, block:
+            F.dropout(torch.ones(4)) + torch.rand(4)
+        return mine.seen
+
+    assert seen(find_random()) == seen(contextlib.nullcontext())
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_operators_of_a_higher_order_run():
+    from torch.nn.attention.flex_attention import flex_attention
+
+    q = torch.randn(1, 1, 16, 16)
+    expected = flex_attention(q, q, q)
+    with find_random() as found:
+        assert torch.equal(flex_attention(q, q, q), expected)
+    assert len(found) == 0
