@@ -172,6 +172,19 @@ class Keeper:
             notify(f"probe_nb: {each}")
 
 
+def _place_for(keep: Keep, info: RunInfo) -> Tensors:
+    """Return where the tensors of a run go: into memory, or into a folder if one is named."""
+    if keep.folder is None:
+        return Tensors(keep.memory, makes_room=keep.steps is None)
+    stream = Stream(keep.folder, info)
+    if stream.folder.name != Path(keep.folder).name:
+        info.notices.append(
+            f"`{keep.folder}` holds the tensors of another run; those of this one are in "
+            f"`{stream.folder}`"
+        )
+    return Tensors(keep.memory, stream=stream)
+
+
 def _kind(t: Tensor) -> tuple[Tensor, str]:
     """Return a tensor whose elements can be copied as they lie, or why there is none."""
     t, status = bare(t)
