@@ -59,8 +59,8 @@ class Birth:
     proof: tuple[int, ...] = ()
 
     def before(self, other: Birth | None) -> bool:
-        """Tell whether this one came first."""
-        return other is None or (self.step, self.order) < (other.step, other.order)
+        """Tell whether this one came first: steps may overlap, as where two models are trained."""
+        return other is None or self.order < other.order
 
 
 @dataclass(frozen=True)

@@ -142,15 +142,14 @@ class Origins:
         if self._likely is None and not marks.loud.any():
             return
         self._take_note(block, marks)
-        steps = set(np.unique(block["step"][marks.hard]).tolist()) | self._ending(block, marks)
+        steps = set(np.unique(block["step"][self._early(block, marks.hard)]).tolist())
+        steps |= self._ending(block, marks)
         if (likely := self._likely) is not None:
             if (block["step"] == likely.step).any():
                 steps.add(likely.step)
             elif self._newest > likely.step:
                 self._found(likely)
         for step in sorted(steps):
-            if self._birth is not None and step >= self._birth.step:
-                break
             there = block["step"] == step
             rows = np.flatnonzero(there)
             part = first + rows, {name: block[name][rows] for name in NEEDED}
@@ -168,12 +167,19 @@ class Origins:
 
     def _ending(self, block: Arrays, marks: Marks) -> set[int]:
         """Return the steps in which -Inf may have reached a loss, or the end of the forward."""
-        soft = marks.soft & self._outputs[block["site"]]
+        soft = self._early(block, marks.soft & self._outputs[block["site"]])
         if not soft.any():
             return set()
         if self._rooted:
             soft &= self._ends[block["site"]]
         return set(np.unique(block["step"][soft]).tolist())
+
+    def _early(self, block: Arrays, marked: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return those of the marked records that came before the birth that is known."""
+        if self._birth is None:
+            return marked
+        before: NDArray[np.bool_] = marked & (block["order"] < self._birth.order)
+        return before
 
     def _take_note(self, block: Arrays, marks: Marks) -> None:
         """Remember where -Inf comes out, and since which step."""
@@ -216,7 +222,7 @@ class Origins:
 
 def _first(found: list[Birth | None]) -> Birth | None:
     there = [each for each in found if each is not None]
-    return min(there, key=lambda each: (each.step, each.order), default=None)
+    return min(there, key=lambda each: each.order, default=None)
 
 
 def first_nonfinite(columns: Columns, info: RunInfo | None = None) -> Origin | None:
@@ -259,27 +265,26 @@ def _after(columns: Columns, born: Birth) -> pd.DataFrame:
     """Return the first record that is not finite of each other site, in execution order."""
     worst = COUNTS[:3] if born.kind == "-Inf" else COUNTS[:2]
     found: list[Arrays] = []
-    for first, block in columns.chunks(names=("step", "order", "site", *COUNTS[:3])):
-        bad = np.zeros(len(block["step"]), np.bool_)
+    for first, block in columns.chunks(names=("order", "site", *COUNTS[:3])):
+        bad = np.zeros(len(block["order"]), np.bool_)
         for name in worst:
             bad |= block[name] > 0
-        step, order = block["step"], block["order"]
-        bad &= (step > born.step) | ((step == born.step) & (order > born.order))
+        bad &= block["order"] > born.order
         rows = np.flatnonzero(bad)
-        kept = {name: block[name][rows] for name in ("step", "order", "site")}
+        kept = {name: block[name][rows] for name in ("order", "site")}
         found.append({**kept, "row": rows + first})
     rows = _first_of_sites(columns, found, born)
     frame = _frame(columns, np.sort(rows), _AFTER)
-    return frame.sort_values(["step", "order"], kind="stable")
+    return frame.sort_values("order", kind="stable")
 
 
 def _first_of_sites(columns: Columns, found: list[Arrays], born: Birth) -> NDArray[np.intp]:
     if not found:
         return np.empty(0, np.intp)
-    step, order, site, row = (
-        np.concatenate([each[name] for each in found]) for name in ("step", "order", "site", "row")
+    order, site, row = (
+        np.concatenate([each[name] for each in found]) for name in ("order", "site", "row")
     )
-    by = np.lexsort((order, step))
+    by = np.argsort(order, kind="stable")
     sites, where = np.unique(site[by], return_index=True)
     mine = columns.tables.sites.code(born.site)
     chosen: NDArray[np.intp] = row[by][where[sites != mine]]

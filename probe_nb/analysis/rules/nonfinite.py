@@ -26,10 +26,8 @@ def downstream(tally: Tally) -> Table:
     if found is None:
         return np.zeros(tally.sites, np.bool_)
     _, first = found
-    step, order = tally.firsts["bad"].step, tally.firsts["bad"].order
-    after: Table = (step > first.step) | ((step == first.step) & (order > first.order))
+    after: Table = tally.firsts["bad"].order > first.order
     after[first.site] = False
-    after &= step >= 0
     return after
 
 

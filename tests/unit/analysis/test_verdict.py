@@ -74,9 +74,9 @@ class TestNonFinite:
         found = judged(Book().add("a", [1.0], "input").add("a", [1.0, -INF]))
         assert (found.kind, found.sentence[:19]) == ("bad", "-Inf first appeared")
 
-    def test_an_earlier_step_beats_an_earlier_record(self):
-        book = Book().add("late", [NAN, 1.0], step=5).add("early", [NAN, 1.0], step=4)
-        assert "step 4 in early" in judged(book).sentence
+    def test_what_ran_first_comes_first_where_steps_overlap(self):
+        book = Book().add("early", [NAN, 1.0], step=5).add("late", [NAN, 1.0], step=4)
+        assert "step 5 in early" in judged(book).sentence
 
     def test_a_nan_with_only_the_root_as_input_was_fed(self):
         book = Book().add("", [NAN, 1.0], "input").add("a", [NAN, 1.0], "input")
@@ -109,7 +109,7 @@ class TestNonFinite:
         book.add("a", [INF, 1.0], call=1, step=0).add("a", [2.0, 1.0], "input", call=1, step=0)
         book.add("a", [NAN, NAN], "input", call=0, step=0, micro_step=1)
         found = judged(
-            Book().add("a", [NAN], "input", call=1, step=1).add("a", [1.0], "input").add("a", [NAN])
+            Book().add("a", [1.0], "input").add("a", [NAN]).add("a", [NAN], "input", call=1, step=1)
         )
         assert "the inputs of this call were finite" in found.detail
 

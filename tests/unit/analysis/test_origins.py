@@ -1,0 +1,308 @@
+"""Where a NaN is born, in real models whose fault is known because it was planted."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import probe_nb as probe
+from tests.models import no_faults
+
+NAN, INF = math.nan, math.inf
+
+
+class Do(nn.Module):
+    """A module of one line."""
+
+    def __init__(self, do):
+        super().__init__()
+        self.do = do
+
+    def forward(self, x):
+        return self.do(x)
+
+
+class Parent(nn.Module):
+    """Two children with code of its own before, between and after them."""
+
+    def __init__(self, *, before=None, between=None, after=None):
+        super().__init__()
+        self.a, self.b = nn.Linear(2, 2), nn.Linear(2, 2)
+        self.code = before, between, after
+
+    def forward(self, x):
+        before, between, after = self.code
+        x = self.a(before(x) if before else x)
+        x = self.b(between(x) if between else x)
+        return after(x) if after else x
+
+
+def fed(rows=3):
+    return torch.linspace(-1.0, 2.0, 2 * rows).reshape(rows, 2)
+
+
+def watched(model, x=None, *, backward=True, steps=1, optimizer=None, **options):
+    with no_faults(), probe.watch(model, live=False, optimizer=optimizer, **options) as run:
+        for _ in range(steps):
+            y = model(fed() if x is None else x)
+            if backward:
+                y.sum().backward()
+            if optimizer is not None:
+                optimizer.step()
+    return run
+
+
+def first(run):
+    found = run.first_nonfinite()
+    return found.phase, found.module, found.role, found.between
+
+
+class TestForward:
+    def test_a_module_whose_inputs_were_finite_bore_it(self):
+        model = nn.Sequential(nn.Linear(2, 2), Do(lambda x: x / 0), nn.ReLU())
+        found = watched(model).first_nonfinite()
+        assert (found.phase, found.step, found.model, found.module) == ("forward", 0, "model", "1")
+        assert (found.type, found.role, found.leaf, found.between) == ("Do", "output", "0", None)
+        assert "the inputs of this call were finite, so it was born here" in found.detail
+
+    def test_the_code_between_two_children_is_their_parents(self):
+        model = nn.Sequential(nn.ReLU(), Parent(between=lambda x: x * INF))
+        run = watched(model)
+        assert first(run) == ("forward", "1", "input", ("1.a", "1.b"))
+        found = run.first_nonfinite()
+        assert found.type == "Parent"
+        assert found.sentence.endswith(
+            "between 1.a (output finite) and 1.b (its input was not): in the forward of 1"
+        )
+
+    def test_the_code_before_the_first_child_is_the_parents(self):
+        run = watched(nn.Sequential(nn.ReLU(), Parent(before=lambda x: x + NAN)))
+        assert first(run) == ("forward", "1", "input", ("1", "1.a"))
+        assert "before 1.a" in run.first_nonfinite().sentence
+        assert "in the forward of 1, whose input was finite" in run.first_nonfinite().sentence
+
+    def test_the_code_after_the_last_child_is_the_parents(self):
+        run = watched(nn.Sequential(nn.ReLU(), Parent(after=lambda x: x + NAN)))
+        assert first(run) == ("forward", "1", "output", ("1.b", "1"))
+        assert "after 1.b (output finite): in the forward of 1" in run.first_nonfinite().sentence
+
+    def test_what_the_model_was_fed_with_is_no_modules_fault(self):
+        run = watched(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), fed() * NAN)
+        assert first(run) == ("input", "", "input", None)
+        assert "the model was fed with it" in run.first_nonfinite().detail
+
+    def test_nan_that_a_model_is_made_to_be_fed_with_is_none(self):
+        model = nn.Sequential(nn.Sequential(Do(torch.nan_to_num)), nn.Linear(2, 2))
+        assert watched(model, torch.tensor([[NAN, 1.0], [2.0, 3.0]])).first_nonfinite() is None
+
+    def test_a_parameter_that_was_made_so_is_named_before_what_it_spoils(self):
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        with torch.no_grad():
+            model[1].bias[0] = NAN
+        found = watched(model).first_nonfinite()
+        assert (found.phase, found.module, found.leaf) == ("parameter", "1", "bias")
+        assert "it was made or loaded so" in found.detail
+
+    def test_a_parameter_that_an_optimizer_spoilt_points_at_its_step(self):
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=NAN)
+        with probe.watch(model, live=False) as run:  # `optimizer=` is not named
+            for _ in range(2):
+                model(fed()).sum().backward()
+                optimizer.step()
+        found = run.first_nonfinite()
+        assert (found.phase, found.step) == ("parameter", 1)
+        assert "was finite at step 0: look at the last optimizer step" in found.detail
+
+    def test_a_buffer_is_told_from_the_module_that_holds_it(self):
+        model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).eval()
+        model[1].running_var[0] = NAN
+        found = watched(model, backward=False).first_nonfinite()
+        assert (found.phase, found.module, found.leaf) == ("buffer", "1", "running_var")
+
+    def test_a_buffer_that_spoils_nothing_is_none(self):
+        model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).train()
+        model[1].running_var[0] = INF
+        assert watched(model).first_nonfinite() is None
+
+    def test_each_call_of_a_shared_module_is_looked_at_by_itself(self):
+        shared = Do(lambda x: x.sqrt())
+        model = nn.Sequential(shared, Do(lambda x: x - 9), shared, nn.Linear(2, 2))
+        run = watched(model, fed().abs() + 1, backward=False)
+        found = run.first_nonfinite()
+        assert (found.phase, found.module) == ("forward", "0")
+        assert run.df.loc[run.df["nan_count"] > 0, "call"].iloc[0] == 1
+        assert found.rows["call"].unique().tolist() == [1]
+
+    @pytest.mark.parametrize("dtype", [torch.complex64, torch.bfloat16, torch.float16])
+    def test_dtypes_make_no_difference(self, dtype):
+        model = nn.Sequential(Do(lambda x: x.to(dtype)), Do(lambda x: x * NAN), nn.Identity())
+        assert first(watched(model, backward=False)) == ("forward", "1", "output", None)
+
+    def test_what_cannot_be_measured_is_said_and_not_taken_for_finite(self):
+        run = watched(nn.Sequential(Do(lambda x: x * NAN)), backward=False, roles="output")
+        assert "the inputs of this call were not recorded" in run.first_nonfinite().detail
+        assert "born here" not in run.first_nonfinite().detail
+
+    def test_modules_that_are_left_out_may_lie_in_between(self):
+        model = nn.Sequential(nn.Linear(2, 2), Do(lambda x: x * NAN), nn.Linear(2, 2))
+        run = watched(model, backward=False, select=["0", "2"])
+        assert first(run) == ("forward", "", "input", ("0", "2"))
+        assert "modules that `select` leaves out may lie in between" in run.first_nonfinite().detail
+
+    def test_two_models_are_told_apart(self):
+        maker, critic = nn.Linear(2, 2), nn.Sequential(Do(lambda x: x * NAN))
+        with probe.watch(maker=maker, critic=critic, live=False) as run:
+            critic(maker(fed())).sum().backward()
+        found = run.first_nonfinite()
+        assert (found.model, found.module) == ("critic", "0")
+        assert "critic: 0" in found.sentence
+
+    @pytest.mark.parametrize("reentrant", [False, True])
+    def test_a_recompute_is_not_taken_for_the_first_time(self, reentrant):
+        inner = nn.Sequential(nn.Linear(2, 2), Do(lambda x: x * INF))
+        model = Do(lambda x: checkpoint(inner, x, use_reentrant=reentrant))
+        model.inner = inner
+        run = watched(model, fed().requires_grad_(), recompute=True)
+        assert first(run) == ("forward", "inner.1", "output", None)
+        assert not run.first_nonfinite().rows["recompute"].any()
+
+
+class TestBackward:
+    def test_a_finite_forward_with_a_branch_that_is_not(self):
+        """`torch.where` multiplies the infinite derivative of the other branch by 0."""
+        model = Parent(between=lambda h: torch.where(h > 0, 1 + h, torch.exp(h)))
+        nn.init.zeros_(model.a.weight)
+        nn.init.constant_(model.a.bias, 100.0)
+        h = torch.full((2,), 100.0, requires_grad=True)
+        torch.where(h > 0, 1 + h, torch.exp(h)).sum().backward()
+        assert h.grad.isnan().all()  # 0 * exp(100)
+        run = watched(model)
+        assert first(run) == ("backward", "", "grad_output", ("b", "a"))
+        assert "in the backward of (root)" in run.first_nonfinite().sentence
+
+    def test_a_module_with_a_pole_in_its_derivative(self):
+        model = nn.Sequential(nn.ReLU(), Do(torch.sqrt), nn.Linear(2, 2))
+        run = watched(model, torch.zeros(1, 2, requires_grad=True))
+        assert first(run) == ("backward", "1", "grad_input", None)
+        assert "the gradient that arrived was finite" in run.first_nonfinite().detail
+
+    def test_a_gradient_that_comes_from_the_loss(self):
+        model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU()))
+        with probe.watch(model, live=False) as run:
+            (model(fed()) - model(fed())).norm().mul(NAN).backward()
+        assert first(run) == ("backward", "", "grad_output", None)
+        assert "it came from the loss" in run.first_nonfinite().detail
+
+    def test_a_gradient_of_a_weight_that_alone_overflows(self):
+        model = nn.Sequential(nn.Linear(2, 2, bias=False))
+        with probe.watch(model, live=False) as run:
+            (model(torch.full((1, 2), 1e30)) * 1e30).sum().backward()
+        found = run.first_nonfinite()
+        w = model[0].weight.detach().clone().requires_grad_()
+        (torch.full((1, 2), 1e30) @ w.T * 1e30).sum().backward()
+        assert w.grad.isinf().all()
+        assert (found.phase, found.module, found.role) == ("backward", "0", "param_grad")
+
+    def test_under_a_scaler_that_recovers_nothing_is_born(self):
+        model = nn.Linear(2, 1, bias=False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        with probe.watch(model, optimizer=optimizer, scaler=scaler, live=False) as run:
+            for bad in (False, True, False):
+                loss = model(fed()).sum() * (INF if bad else 1.0)
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+        assert (run.df["posinf_count"] > 0).any()
+        assert run.first_nonfinite() is None
+
+    def test_under_a_scaler_that_does_not_recover_it_is_found(self):
+        model = nn.Sequential(nn.ReLU(), Do(torch.sqrt), nn.Linear(2, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20)
+        with probe.watch(model, optimizer=optimizer, scaler=scaler, live=False) as run:
+            for _ in range(6):
+                loss = model(torch.zeros(1, 2, requires_grad=True)).sum()
+                scaler.scale(loss).backward()
+                model[2].weight.grad.fill_(INF)
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+        found = run.first_nonfinite()
+        assert (found.step, found.phase, found.module) == (0, "backward", "1")
+
+
+class TestOptimizer:
+    def test_a_step_that_spoils_a_parameter(self):
+        model = nn.Sequential(nn.Linear(2, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=NAN)
+        found = watched(model, optimizer=optimizer, steps=2).first_nonfinite()
+        assert (found.phase, found.step, found.module, found.leaf) == (
+            "optimizer",
+            0,
+            "0",
+            "weight",
+        )
+        assert "its gradient was finite" in found.detail
+        assert "`group0.lr` of the optimizer was not finite" in found.detail
+
+    def test_a_gradient_that_was_spoilt_after_the_backward(self):
+        model = nn.Sequential(nn.Linear(2, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with probe.watch(model, optimizer=optimizer, live=False) as run:
+            model(fed()).sum().backward()
+            model[0].bias.grad.mul_(NAN)
+            optimizer.step()
+        found = run.first_nonfinite()
+        assert (found.phase, found.role, found.leaf) == ("optimizer", "param_grad", "bias")
+        assert "the gradient of the backward was finite: something changed it" in found.detail
+
+    def test_the_earlier_cause_wins(self):
+        model = nn.Sequential(nn.Linear(2, 2), Do(lambda x: x * NAN))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        assert first(watched(model, optimizer=optimizer)) == ("forward", "1", "output", None)
+
+
+class TestOrigin:
+    def test_what_followed_is_listed_in_execution_order_once_a_site(self):
+        model = nn.Sequential(nn.Linear(2, 2), Do(lambda x: x * NAN), nn.ReLU())
+        run = watched(model, backward=False)
+        after = run.first_nonfinite().after
+        assert after["module"].tolist() == ["2", "2", ""]
+        assert after["role"].tolist() == ["input", "output", "output"]
+        assert after["nan_count"].tolist() == [6, 6, 6]
+        assert run.df.loc[after.index, "order"].tolist() == after["order"].tolist()
+
+    def test_the_evidence_is_rows_of_the_run(self):
+        run = watched(nn.Sequential(nn.Linear(2, 2), Do(lambda x: x * NAN)), backward=False)
+        rows = run.first_nonfinite().rows
+        assert rows["role"].tolist() == ["input", "output"]
+        assert rows["absmax"].iloc[0] == run.df.loc[rows.index[0], "absmax"]
+
+    def test_a_run_that_was_saved_says_the_same(self, tmp_path):
+        run = watched(Parent(between=lambda x: x * NAN), steps=2)
+        again = probe.load(run.save(tmp_path / "run.parquet"))
+        assert repr(again.first_nonfinite()) == repr(run.first_nonfinite())
+
+    def test_a_run_that_was_moved_to_disk_says_the_same(self):
+        model = nn.Sequential(nn.Linear(2, 2), Do(lambda x: x * NAN))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        whole = watched(model, steps=40, roles="input,output", optimizer=optimizer)
+        spilled = watched(model, steps=40, roles="input,output", optimizer=optimizer, memory=4_000)
+        assert spilled.columns.spilled
+        assert repr(spilled.first_nonfinite()) == repr(whole.first_nonfinite())
+
+    def test_the_headline_and_the_first_finding_are_the_origin(self):
+        run = watched(nn.Sequential(nn.ReLU(), Parent(between=lambda x: x * NAN)), steps=3)
+        assert run.findings()["sentence"].iloc[0] == run.first_nonfinite().sentence
+        assert run.findings()["module"].iloc[0] == "1"
+        assert run.first_nonfinite().sentence in " ".join(repr(run).split())
+
+    def test_an_empty_run_has_none(self):
+        assert watched(nn.Linear(2, 2), steps=0).first_nonfinite() is None
