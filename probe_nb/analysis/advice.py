@@ -37,6 +37,7 @@ _BY_KIND: Final = {
     "higher learning rate does not.",
     "same_input": "Give each rank its own part of the data: `DistributedSampler`, and a seed that "
     "depends on the rank.",
+    "input_scale": "Normalise the input: subtract its mean, divide by its standard deviation.",
     "alert": "This is your own rule.",
 }
 

@@ -45,6 +45,7 @@ RULES: Final[tuple[Rule, ...]] = (
     activations.dead,
     activations.saturated,
     growth.growing,
+    growth.shrinking,
     gradients.exploding,
     gradients.vanishing,
     parameters.unused,
@@ -56,6 +57,7 @@ RULES: Final[tuple[Rule, ...]] = (
     updates.gradient_noise,
     steps.sudden_change,
     steps.same_input,
+    steps.input_scale,
     alerts.alerts,
 )
 
@@ -109,7 +111,7 @@ def _beside(scene: Scene, every: list[Finding], born: Finding) -> list[Finding]:
     then = f"it ended in {born.sentence}"
     return [
         replace(each, severity="error", detail="; ".join(p for p in (each.detail, then) if p))
-        if each.kind in _CAUSES and each.step < born.step
+        if each.kind in _CAUSES and (each.step, each.order) < (born.step, born.order)
         else each
         for each in kept
     ]

@@ -82,6 +82,14 @@ class Thresholds:
     that add to a stream without a norm double its variance (Zhang, Dauphin and Ma, ICLR 2019): this
     is twenty of them."""
 
+    shrunk: float = 1e-4
+    """`vanishing`: spread of the output over rms of the input of a part without parameters, in its
+    first step. A division by 255, the commonest on purpose, is far from it."""
+
+    input_size: float = 30.0
+    """`input_scale` (note): rms of a model's input. Networks are made for inputs of about 1 (LeCun
+    et al., Efficient BackProp, 1998, section 4.3); pixels from 0 to 255 have 120."""
+
     change_forward: float = 16.0
     """`sudden_change`: factor by which the rms of an input or output leaves, within one step, what
     it was in the steps before (the median of up to 16) ..."""

@@ -12,6 +12,7 @@ from probe_nb.analysis.alarms import LIMITS
 from probe_nb.errors import SelectionError, closest
 from probe_nb.exponents import LOWEST, TARGETS
 from probe_nb.store.columns import Columns
+from probe_nb.store.table import Arrays
 
 NAMES: Final = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 
@@ -29,7 +30,10 @@ _NORMAL: Final = {"float16": -14, "bfloat16": -126, "float8_e4m3fn": -6, "float8
 
 _EXPONENTS: Final = 256
 _FLOATS: Final = ("float", "bfloat")
-_READ: Final = ("site", "step", "absmax", "dtype", "hist_size", "hist_bins", "hist_counts")
+_READ: Final = (
+    *("site", "step", "min", "max", "absmax", "at_max_count", "dtype"),
+    *("hist_size", "hist_bins", "hist_counts"),
+)
 
 
 def what_if(columns: Columns, dtype: Any, step: int | None = None) -> pd.DataFrame:
@@ -72,22 +76,40 @@ def _read(
     columns: Columns, step: int | None
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
     """Return per site how many values have each exponent, the largest, and the newest dtype."""
-    number = len(columns.tables.sites.values)
-    floats = [each.startswith(_FLOATS) for each in columns.tables.dtypes.values]
-    counts = np.zeros(number * _EXPONENTS, np.int64)
-    peaks, now = np.zeros(number), np.zeros(number, np.int64)
+    sites = columns.tables.sites.values
+    forward = np.array([each.direction == "forward" for each in sites], np.bool_)
+    counts = np.zeros(len(sites) * _EXPONENTS, np.int64)
+    peaks, now = np.zeros(len(sites)), np.zeros(len(sites), np.int64)
     for _, block in columns.chunks(names=_READ):
-        judged = np.array(floats, np.bool_)[block["dtype"]]
+        dtypes = columns.tables.dtypes.values
+        judged = np.array([each.startswith(_FLOATS) for each in dtypes], np.bool_)[block["dtype"]]
         judged &= step is None or block["step"] == step
-        owner = np.repeat(block["site"], block["hist_size"])
         taken = np.repeat(judged, block["hist_size"])
-        place = owner.astype(np.int64) * _EXPONENTS + block["hist_bins"] % _EXPONENTS
+        owner = np.repeat(block["site"], block["hist_size"]).astype(np.int64)
+        place = owner * _EXPONENTS + block["hist_bins"] % _EXPONENTS
         weights = block["hist_counts"][taken].astype(np.float64)
-        more = np.bincount(place[taken], weights, minlength=len(counts))
-        counts += more.astype(np.int64)
-        np.fmax.at(peaks, block["site"][judged], block["absmax"][judged])
+        counts += np.bincount(place[taken], weights, minlength=len(counts)).astype(np.int64)
+        peak = block["absmax"].copy()
+        masks, top = _masks(block, dtypes, judged & forward[block["site"]])
+        peak[masks] = np.maximum(block["max"][masks], 0.0)
+        mine = block["site"][masks].astype(np.int64) * _EXPONENTS + top - LOWEST
+        np.subtract.at(counts, mine, block["at_max_count"][masks])
+        np.fmax.at(peaks, block["site"][judged], peak[judged])
         now[block["site"][judged]] = block["dtype"][judged]
-    return counts.reshape(number, _EXPONENTS), peaks, now
+    return np.maximum(counts, 0).reshape(len(sites), _EXPONENTS), peaks, now
+
+
+def _masks(
+    block: Arrays, dtypes: list[str], judged: NDArray[np.bool_]
+) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+    """Return records that hold the lowest number of their dtype, and its exponent: left out.
+
+    That is how masks are written; in another dtype they would be written with its own.
+    """
+    limits = [LIMITS.get(each, (0, 0, np.inf)) for each in dtypes]
+    lowest = -np.array([each[2] for each in limits])[block["dtype"]]
+    rows = np.flatnonzero(judged & (block["at_max_count"] > 0) & (block["min"] <= lowest))
+    return rows, np.array([each[1] for each in limits])[block["dtype"][rows]]
 
 
 def _shares(

@@ -61,7 +61,7 @@ def _dead_outputs(scene: Scene) -> Sites:
     limit, outputs = scene.limits.dead_share, scene.of_role("output", direction=FORWARD)
     rectified = scene.of_type(outputs, RECTIFIERS)
     silent = rectified[scene.lasts(rectified, scene.tally.window.zero_share(rectified) >= limit)]
-    return scene.by_execution(np.union1d(_all_zero(scene, outputs), silent))
+    return scene.as_finished(np.union1d(_all_zero(scene, outputs), silent))
 
 
 def _all_zero(scene: Scene, sites: Sites) -> Sites:
@@ -123,7 +123,7 @@ def saturated(scene: Scene) -> list[Finding]:
 
 
 def _saturated(scene: Scene, found: list[tuple[int, float, int]], severity: Severity) -> Finding:
-    order = scene.by_execution(np.array([site for site, _, _ in found], np.intp)).tolist()
+    order = scene.as_finished(np.array([site for site, _, _ in found], np.intp)).tolist()
     (site, left, step), *_ = sorted(found, key=lambda each: order.index(each[0]))
     return scene.finding(
         severity,

@@ -14,7 +14,6 @@ from probe_nb.analysis.rules.scene import BACKWARD, CODE, Scene, Sites, Table
 from probe_nb.analysis.words import number
 
 _FLOWING: Final = ("grad_output", "grad_input")
-_FAR: Final = np.iinfo(np.int64).max
 _OLDER: Final = 4
 """Steps that the older half of the window must have before growth is judged."""
 
@@ -86,11 +85,9 @@ def exploding(scene: Scene) -> list[Finding]:
     sites = np.flatnonzero(huge(scene))
     if not len(sites):
         return _along_depth(scene, sign=-1)
-    latest, changed = scene.tally.latest, scene.changed.step[sites]
-    site = int(sites[np.argmax(latest["absmax"][sites])])
-    if (began := changed >= 0).any():  # where the growth was first seen
-        order = np.lexsort((latest["order"][sites], np.where(began, changed, _FAR)))
-        site = int(sites[order[0]])
+    latest, since = scene.tally.latest, _huge_since(scene, sites)
+    first = np.lexsort((latest["order"][sites], since))[0]
+    site, step = int(sites[first]), int(since[first])
     return [
         scene.finding(
             "warning",
@@ -104,12 +101,22 @@ def exploding(scene: Scene) -> list[Finding]:
                 ),
                 scene.same_in(len(sites) - 1),
             ],
-            step=int(scene.changed.step[site]) if scene.changed.step[site] >= 0 else None,
+            step=step,
             value=latest["absmax"][site],
             threshold=scene.limits.exploded,
             others=sites[sites != site],
         )
     ]
+
+
+def _huge_since(scene: Scene, sites: Sites) -> NDArray[np.int64]:
+    """Return since when each is huge, or when it suddenly grew."""
+    steps, peaks = scene.tally.window.steps, scene.tally.window.peaks[sites]
+    over = peaks >= scene.limits.exploded
+    since = np.where(over.any(axis=1), steps[np.argmax(over, axis=1)], steps[-1])
+    changed = scene.changed.step[sites]
+    found: NDArray[np.int64] = np.where(changed >= 0, np.minimum(changed, since), since)
+    return found
 
 
 # -- along depth --------------------------------------------------------------------------------

@@ -13,6 +13,12 @@ from probe_nb.analysis.words import number
 
 Numbers = NDArray[np.float64]
 
+_SMALL: Final = ("Softm", "Loss", "Dropout", "Sigmoid", "Entropy", "Identity")
+"""Words in the names of classes that give small values on purpose."""
+
+_BESIDE_BIAS: Final = 3.0
+"""A spread below this multiple of the bias comes from the bias."""
+
 _SAME_SIZE: Final = 8
 """An output of fewer elements than an eighth of its input may be a sum: it grows by adding up."""
 
@@ -39,9 +45,59 @@ def growing(scene: Scene) -> list[Finding]:
     found = np.flatnonzero(layer if layer.any() else part)
     if not len(found):
         return []
-    order = scene.by_execution(sites[found])
+    order = scene.as_finished(sites[found])
     row = int(np.flatnonzero(sites == order[0])[0])
     return [_growing(scene, order, gains[row], float(usual[row]), layer=bool(layer[row]))]
+
+
+def shrinking(scene: Scene) -> list[Finding]:
+    """Say which parts without parameters return next to nothing of what they are fed.
+
+    What owns parameters may begin small on purpose (a gate, a scale of 1e-6), and probabilities
+    over many classes are small.
+    """
+    tally, limits = scene.tally, scene.limits
+    sites, gains = scene.latest("gains", (tally.begun, tally.sites), lambda: _gains(scene))
+    small = sites[gains <= limits.shrunk]
+    if not len(small):
+        return []
+    owners = {(a.model, a.module) for a in map(scene.about, scene.of_role("param").tolist())}
+    found = [site for site in small.tolist() if _may_shrink(scene, site, owners)]
+    if not found:
+        return []
+    order = scene.as_finished(np.array(found, np.intp))
+    site = int(order[0])
+    gain = float(gains[np.flatnonzero(sites == site)[0]])
+    return [
+        scene.finding(
+            "warning",
+            "vanishing",
+            site,
+            f"{scene.name(site)} returns values {number(1 / gain)} times smaller than its input",
+            detail=[
+                (
+                    f"spread of the output over rms of the input, in its first step (alarm from "
+                    f"{number(1 / limits.shrunk)}); it has no parameter that could make up for it"
+                ),
+                scene.same_in(len(order) - 1),
+            ],
+            step=int(tally.begin["step"][site]),
+            value=gain,
+            threshold=limits.shrunk,
+            others=order[1:],
+        )
+    ]
+
+
+def _may_shrink(scene: Scene, site: int, owners: set[tuple[str, str]]) -> bool:
+    """Tell whether a module has no parameter in it, and is not of a kind whose values are small."""
+    about = scene.about(site)
+    head = f"{about.module}." if about.module else ""
+    inside = (
+        model == about.model and (path == about.module or path.startswith(head))
+        for model, path in owners
+    )
+    return not any(inside) and not any(word in about.type for word in _SMALL)
 
 
 def _growing(scene: Scene, order: Sites, gain: float, usual: float, *, layer: bool) -> Finding:
@@ -119,4 +175,16 @@ def _gains(scene: Scene) -> tuple[Sites, Numbers]:
     judged = scene.floats[sites] & (into > 0) & (spread[sites] > 0) & (embedding | ~sum_like)
     judged &= np.isin(scene.model[sites], trained) & np.isfinite(spread[sites])
     judged &= ~scene.is_type(lambda name: "Norm" in name)[sites]
+    judged &= spread[sites] > _BESIDE_BIAS * _biases(scene)[tally.module[sites]]
     return sites[judged], spread[sites[judged]] / into[judged]
+
+
+def _biases(scene: Scene) -> Numbers:
+    """Return per module the rms of its bias: what an output differs by where nothing goes in."""
+    tally, begin = scene.tally, scene.tally.begin
+    found = np.zeros(len(tally.modules))
+    params = scene.of_role("param", direction=FORWARD)
+    params = params[(scene.ndim[params] == 1) & (begin["finite"][params] > 0)]
+    rms = np.sqrt(begin["square"][params] / begin["finite"][params])
+    np.maximum.at(found, tally.module[params], rms)
+    return found

@@ -153,6 +153,10 @@ class Scene:
         keys = (self.tally.latest["order"][sites], self.position[self.tally.module[sites]])
         return sites[np.lexsort(keys)]
 
+    def as_finished(self, sites: Sites) -> Sites:
+        """Return outputs in the order in which their calls ended: an inner module's comes first."""
+        return sites[np.argsort(self.tally.latest["order"][sites], kind="stable")]
+
     def of_module(self, model: str, path: str, role: str) -> Sites:
         """Return the sites of one module in one role."""
         number = self.tally.modules.get((model, path))

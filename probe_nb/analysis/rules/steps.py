@@ -71,6 +71,34 @@ def _row(scene: Scene, site: int, step: int) -> int:
     return int(rows[np.nanargmax(found["absmax"])]) if len(rows) else -1
 
 
+def input_scale(scene: Scene) -> list[Finding]:
+    """Note that a model is fed values far larger than 1, unless it begins with a norm."""
+    tally, limit = scene.tally, scene.limits.input_size
+    finite, square = tally.begin["finite"], tally.begin["square"]
+    fed = scene.of_role("input", direction=FORWARD)
+    large = (finite[fed] > 0) & (square[fed] > limit**2 * finite[fed])
+    roots = [s for s in fed[scene.floats[fed] & large].tolist() if not scene.about(s).module]
+    if not roots or not (tally.direction == BACKWARD).any():
+        return []
+    outputs = scene.as_finished(scene.of_role("output", direction=FORWARD))
+    first = scene.about(int(outputs[0])).type if len(outputs) else ""
+    if "Norm" in first:
+        return []
+    size = float(np.sqrt(square[roots[0]] / finite[roots[0]]))
+    return [
+        scene.finding(
+            "note",
+            "input_scale",
+            roots[0],
+            f"The model is fed values of size {number(size)}: {scene.place(roots[0])}",
+            detail=[f"rms in the first step (note from {number(limit)})"],
+            step=int(tally.begin["step"][roots[0]]),
+            value=size,
+            threshold=limit,
+        )
+    ]
+
+
 def same_input(scene: Scene) -> list[Finding]:
     """Say that every rank was fed the same data, step after step."""
     tally = scene.tally
