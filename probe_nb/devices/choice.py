@@ -89,7 +89,7 @@ def random_state(device: torch.device) -> Tensor | None:
     if device.type == "cpu":
         return torch.get_rng_state()
     try:
-        state: Tensor = getattr(torch, device.type).get_rng_state(device)
+        state: Tensor = getattr(torch, device.type).get_rng_state(*_which(device))
     except (AttributeError, RuntimeError):
         return None
     return state
@@ -102,7 +102,12 @@ def set_random_state(device: torch.device, state: Tensor | None) -> None:
     if device.type == "cpu":
         torch.set_rng_state(state)
     else:
-        getattr(torch, device.type).set_rng_state(state, device)
+        getattr(torch, device.type).set_rng_state(state, *_which(device))
+
+
+def _which(device: torch.device) -> tuple[torch.device, ...]:
+    """Return what tells a device from others of its kind: of Apple's there is one."""
+    return () if device.type == "mps" else (device,)
 
 
 def wait(device: torch.device) -> None:

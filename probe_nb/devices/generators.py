@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Any, Final
@@ -68,6 +69,13 @@ def positions() -> dict[torch.device, bytes | None]:
         return {k: None if v is None else v.numpy().tobytes() for k, v in states().items()}
 
 
+def position(generator: torch.Generator) -> bytes | None:
+    """Return where one generator is, None where it cannot be read."""
+    with contextlib.suppress(RuntimeError), torch._C.DisableTorchFunction():  # noqa: SLF001
+        return generator.get_state().numpy().tobytes()
+    return None
+
+
 def remembered() -> Callable[[], None]:
     """Remember all random numbers of torch's; what is returned puts them back."""
     before = states()
@@ -108,12 +116,3 @@ def _seed_that_waits(module: Any) -> Callable[[], None]:
             module.seed_all()
 
     return put_back
-
-
-def of_state(device: torch.device) -> Any:
-    """Return the generator that a device draws from by default, None if torch does not tell."""
-    if device.type == "cpu":
-        return torch.default_generator
-    generators: Any = getattr(getattr(torch, device.type), "default_generators", ())
-    index = device.index or 0
-    return generators[index] if index < len(generators) else None

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, Final
 
@@ -95,23 +94,18 @@ class Positions:
 
     def moved(self) -> str | None:
         """Tell whose numbers were drawn since, None if none were."""
-        after = self._read()
-        if self._before is None or after is None:
-            return UNKNOWN
-        if self._before[0] != after[0]:
-            return "global"
-        return "own" if self._before[1] != after[1] else None
+        before, after = self._before, self._read()
+        for whose in ("global", "own"):
+            if before[whose] != after[whose]:
+                return whose
+        return UNKNOWN if None in [each for places in after.values() for each in places] else None
 
-    def _read(self) -> tuple[list[bytes], list[bytes]] | None:
+    def _read(self) -> dict[str, list[bytes | None]]:
         """Read them; None where torch does not tell: while a graph is captured, for example."""
-        with contextlib.suppress(RuntimeError), torch._C.DisableTorchFunction():  # noqa: SLF001
-            general = map(generators.of_state, generators.started())
-            return _bytes(each for each in general if each is not None), _bytes(self._given)
-        return None
-
-
-def _bytes(asked: Iterable[Any]) -> list[bytes]:
-    return [each.get_state().numpy().tobytes() for each in asked]
+        return {
+            "global": list(generators.positions().values()),
+            "own": [generators.position(each) for each in self._given],
+        }
 
 
 def _caller(frame: FrameType) -> FrameType | None:

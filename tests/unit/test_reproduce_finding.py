@@ -308,3 +308,13 @@ def test_names_of_files_are_escaped_where_they_are_shown():
     assert "&lt;b&gt;mine" in found._repr_html_()
     assert "<b>mine" not in found._repr_html_()
     assert list(found.df["file"]) == ["<b>mine</b>.py"]
+
+
+def test_a_generator_that_cannot_be_read_makes_the_row_unknown(monkeypatch):
+    from probe_nb.devices import generators
+
+    monkeypatch.setattr(generators, "positions", lambda: {torch.device("cuda", 0): None})
+    with find_random() as found:
+        torch.rand(2)
+        torch.ones(2).relu()
+    assert found.df[["api_name", "generator"]].to_numpy().tolist() == [["torch.rand", "unknown"]]
