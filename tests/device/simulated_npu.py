@@ -196,7 +196,43 @@ def _to_copy(self, *, dtype=None, device=None, **_):
     return copy
 
 
+pinned: set[int] = set()
+"""Addresses of memory on the host into which the device copies on the side."""
+
+under_way: list[tuple[torch.Tensor, torch.Tensor]] = []
+"""Copies that the device has still to make, in order: what to write, and where to."""
+
+
+class Event:
+    """Tells when the device has come so far."""
+
+    def record(self) -> None:
+        """Stand behind all that is under way."""
+        self.before = [place for place, _ in under_way]
+
+    def query(self) -> bool:
+        """Tell whether that has come, without waiting."""
+        return not any(place is each for place in self.before for each, _ in under_way)
+
+    def synchronize(self) -> None:
+        """Wait for it."""
+        if not self.query():
+            waited("synchronize")
+            arrive()
+
+
+def arrive() -> None:
+    """Let everything come that is under way."""
+    with torch.inference_mode():
+        while under_way:
+            place, value = under_way.pop(0)
+            place.copy_(value)
+
+
 def _copy_(self, src, non_blocking=False):
+    if non_blocking and not isinstance(self, OnNpu) and self.data_ptr() in pinned:
+        under_way.append((self, raw(src).clone()))  # what is written to it later comes later
+        return self
     if not isinstance(self, OnNpu):
         waited("copy_")
     raw(self).copy_(raw(src))
