@@ -23,7 +23,7 @@ from probe_nb.observe.shards import held
 from probe_nb.observe.sink import Facts, Where
 from probe_nb.recorder import Recorder
 from probe_nb.run import Run
-from probe_nb.stats.summary import bare, modes_off
+from probe_nb.stats.measurable import bare, modes_off
 from probe_nb.store.keeping import Tensors
 from probe_nb.store.kept import Kept
 from probe_nb.store.stream import Stream

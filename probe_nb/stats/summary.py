@@ -5,22 +5,18 @@ Results wait here until the drain, on the device where they were computed.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import operator
 import weakref
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-from torch._subclasses import FakeTensor
-from torch.nested._internal.nested_tensor import NestedTensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from probe_nb import devices
 from probe_nb.stats.kernels import cpu, eager, gpu, host
+from probe_nb.stats.measurable import measurable, modes_off
 from probe_nb.stats.results import Drained, Results
 from probe_nb.stats.waiting import Device, Flight, Waiting
 from probe_nb.terms import Status
@@ -29,9 +25,6 @@ NONE: Final = -1
 """In place of a result: nothing was computed."""
 
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
-_WHOLE: Final = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-"""Whole numbers that can be widened; types of less than a byte have no arithmetic in torch."""
-
 _ORDINARY: Final = frozenset(
     {
         *(torch.float32, torch.bfloat16, torch.float16, torch.float64),
@@ -42,23 +35,21 @@ _ORDINARY: Final = frozenset(
 
 _keys: Final = torch._C._dispatch_keys
 _Key: Final = torch._C.DispatchKey
-_DENSE: Final = frozenset(
+_TRACKED, _UNTRACKED = _DENSE = tuple(
     functools.reduce(operator.or_, map(torch._C.DispatchKeySet, keys)).raw_repr()
     for keys in (
         (_Key.CPU, _Key.AutocastCPU, _Key.AutogradCPU, _Key.ADInplaceOrView),
-        (_Key.CPU, _Key.AutocastCPU),  # of inference mode
+        (_Key.CPU, _Key.AutocastCPU),  # of inference mode: it has no version
     )
 )
 """Where torch looks for the operators of a dense CPU tensor, as a number.
 
-A tensor of another kind (on another device, sparse, nested, wrapped by a transform, conjugated)
+A tensor of another kind (on another device, sparse, nested, wrapped by a transform, negated)
 has others, so that one question tells it apart from all of them.
 """
 
-_is_batched: Final = torch._C._functorch.is_legacy_batchedtensor
 _engine: Final[Any] = torch.autograd.Variable._execution_engine
 _graph_task: Final = torch._C._current_graph_task_id
-_COMPRESSED: Final = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
 class Seen(NamedTuple):
@@ -71,6 +62,11 @@ class Seen(NamedTuple):
 
 _seen: Final = functools.partial(tuple.__new__, Seen)
 """Makes one in half the time."""
+
+
+def _fresh(result: int) -> Seen:
+    """Return what is said of a tensor that was reduced now, unless it has no element."""
+    return _seen((result, "ok" if result != NONE else "empty", False))
 
 
 class Reducer:
@@ -100,42 +96,48 @@ class Reducer:
         `once` is the caller's word that the tensor may be looked up by its storage: an
         activation or a gradient, not a parameter or a buffer.
         """
-        if type(t) in _PLAIN and _keys(t).raw_repr() in _DENSE and t.dtype in _ORDINARY:
-            return self._taken(t, 0, once=once) if t.numel() else _seen((NONE, "empty", False))
+        plain = type(t) in _PLAIN and t.dtype in _ORDINARY
+        if plain and (keys := _keys(t).raw_repr()) in _DENSE:
+            return self._taken(t, 0, self._reduce_dense, once=once and keys == _TRACKED)
         with torch._C.DisableTorchFunction(), modes_off():
             try:
-                t, zeros, status = _measurable(t)
+                t, zeros, status = measurable(t)
                 if status == "ok":
-                    return self._taken(t, zeros, once=once)
+                    once = once and not t.is_inference()
+                    return self._taken(t, zeros, self._reduce, once=once)
             except NotImplementedError:  # torch has no such operator for this kind of tensor
                 status = "unsupported"
             return _seen((NONE, status, False))
 
-    def _taken(self, t: Tensor, zeros: int, *, once: bool) -> Seen:
-        if not once or not self._once or t.is_inference():
-            return _seen((self._reduce(t, zeros), "ok", False))
+    def _taken(
+        self, t: Tensor, zeros: int, reduce: Callable[[Tensor, int], int], *, once: bool
+    ) -> Seen:
+        if not once or not self._once:
+            return _fresh(reduce(t, zeros))
         if _graph_task() != -1:
-            return self._taken_in_backward(t, zeros)
+            return self._taken_in_backward(t, zeros, reduce)
         key = self._key(t, zeros)
-        if (found := self._known.get(key)) is not None:
+        if (found := self._known.get(key, NONE)) != NONE:
             return _seen((found, "ok", True))
-        self._known[key] = result = self._reduce(t, zeros)
-        return _seen((result, "ok", False))
+        self._known[key] = result = reduce(t, zeros)
+        return _fresh(result)
 
-    def _taken_in_backward(self, t: Tensor, zeros: int) -> Seen:
+    def _taken_in_backward(
+        self, t: Tensor, zeros: int, reduce: Callable[[Tensor, int], int]
+    ) -> Seen:
         """Look a gradient up by the tensor itself, which autograd hands from node to node.
 
         Asking a gradient for its storage would leave a Python object there, that counts as an
         owner: autograd would no longer add to that gradient in place.
         """
-        known = self._gradients.get(id(t))
-        if known is not None and known[0]() is t and known[1] == t._version:
+        known, version = self._gradients.get(id(t)), t._version
+        if known is not None and known[0]() is t and known[1] == version:
             return _seen((known[2], "ok", True))
-        result = self._reduce(t, zeros)
-        if not self._gradients:  # torch does not swap tensors that are weakly referenced
-            _engine.queue_callback(self._gradients.clear)
-        self._gradients[id(t)] = (weakref.ref(t), t._version, result)
-        return _seen((result, "ok", False))
+        if (result := reduce(t, zeros)) != NONE:
+            if not self._gradients:  # torch does not swap tensors that are weakly referenced
+                _engine.queue_callback(self._gradients.clear)
+            self._gradients[id(t)] = (weakref.ref(t), version, result)
+        return _fresh(result)
 
     def _key(self, t: Tensor, zeros: int) -> Hashable:
         """Name the elements of a tensor: their storage, where they lie in it, and its version.
@@ -156,10 +158,17 @@ class Reducer:
             return (*about, t.numel(), t.is_neg(), zeros)
         return (*about, t.shape, t.stride(), t.is_conj(), t.is_neg(), zeros)
 
+    def _reduce_dense(self, t: Tensor, zeros: int) -> int:
+        row = self._kernel.reduce_plain(t)
+        return row if row != NONE else self._reduce(t, zeros)
+
     def _reduce(self, t: Tensor, zeros: int) -> int:
+        """Return the number of the result; there is none where there is no element."""
+        if not (t.numel() or zeros):
+            return NONE
         if not t.is_cpu:
             return self._on_device(t, zeros)
-        row = self._kernel.reduce_plain(t) if type(t) in _PLAIN else NONE
+        row = self._kernel.reduce(t)
         if row == NONE:
             with modes_off():
                 row = self._kernel.results.put(host.summarize(t.detach(), self._scratch))
@@ -211,93 +220,3 @@ class Reducer:
             for device, waiting in there.items():
                 flight.board(device, waiting)
         return flight
-
-
-def _measurable(t: Tensor) -> tuple[Tensor, int, Status]:
-    """Return a strided tensor with the elements of `t` and the number of zeros it leaves out.
-
-    The status is "ok", or the reason why there is no such tensor.
-    """
-    t, status = bare(t)
-    if status != "ok":
-        return t, 0, status
-    t, zeros = _strided(t.detach())
-    return t, zeros, "ok" if t.layout == torch.strided and _has_arithmetic(t) else "unsupported"
-
-
-def bare(t: Tensor) -> tuple[Tensor, Status]:
-    """Return a tensor without the transforms and classes around it.
-
-    The status is "ok", or the reason why it has no elements to read.
-    """
-    while torch._C._functorch.is_functorch_wrapped_tensor(t):
-        if torch._C._functorch.is_batchedtensor(t):
-            return t, "vmapped"
-        t = torch._C._functorch.get_unwrapped(t)
-    t, status = _without_class(t)
-    return t, _obstacle(t) if status == "ok" else status
-
-
-def _obstacle(t: Tensor) -> Status:
-    """Return why a tensor, now unwrapped, has no elements to measure, "ok" if it has."""
-    if _is_batched(t):
-        return "vmapped"
-    if t.device.type == "meta":
-        return "meta"
-    if t.numel() == 0:
-        return "empty"
-    if not devices.is_host(t) and devices.capturing():
-        return "unsupported"
-    return "private_format" if devices.private_format(t) else "ok"
-
-
-def _has_arithmetic(t: Tensor) -> bool:
-    """Tell whether the elements of `t` can be widened to a type that sums and compares."""
-    name = str(t.dtype).removeprefix("torch.")
-    if name == "uint64":
-        return devices.has_float64(t)
-    if t.dtype.is_floating_point:
-        return not name.startswith("float4")
-    return t.dtype.is_complex or name in _WHOLE
-
-
-def _strided(t: Tensor) -> tuple[Tensor, int]:
-    """Return the stored elements of a tensor of any layout, and the number of implicit zeros."""
-    if t.is_quantized:
-        return t.dequantize(), 0
-    if t.is_nested:
-        if t.layout == torch.jagged and t.lengths() is None:  # type: ignore[attr-defined]
-            return t.values(), 0
-        return torch.cat([each.reshape(-1) for each in t.unbind()]), 0
-    if t.layout == torch.sparse_coo:
-        values = t.coalesce().values()
-        return values, t.numel() - values.numel()
-    if t.layout in _COMPRESSED:
-        return t.values(), t.numel() - t.values().numel()
-    return t, 0
-
-
-def _without_class(t: Tensor) -> tuple[Tensor, Status]:
-    """Return a tensor whose class does not see what is done with it.
-
-    A class that takes operators itself (`__torch_dispatch__`) would see ours, and decide what
-    comes out of them.
-    """
-    if type(t) in _PLAIN:
-        return t, "ok"
-    if isinstance(t, (FakeTensor, torch.nn.UninitializedParameter)):
-        return t, "meta"
-    if type(t).__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
-        return torch.Tensor.detach(t), "ok"  # whatever the class makes of its own `detach`
-    return t, "ok" if isinstance(t, NestedTensor) or devices.is_its_class(t) else "unsupported"
-
-
-@contextlib.contextmanager
-def modes_off() -> Iterator[None]:
-    """Compute beside the user's dispatch modes and function transforms."""
-    with contextlib.ExitStack() as stack:
-        if torch._C._functorch.peek_interpreter_stack() is not None:
-            stack.enter_context(temporarily_clear_interpreter_stack())
-        if torch._C._len_torch_dispatch_stack():
-            stack.enter_context(_disable_current_modes())
-        yield

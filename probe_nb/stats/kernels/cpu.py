@@ -176,12 +176,12 @@ class Kernel:
 
     def reduce(self, x: Tensor) -> int:
         """Reduce a tensor and return the number of its row, or -1 if it is not of the kind."""
-        if type(x) not in _PLAIN or not x.is_cpu or x.layout is not torch.strided:
+        if type(x) not in _PLAIN or not x.is_cpu or x.layout is not torch.strided or x.is_neg():
             return -1
         return self.reduce_plain(x)
 
     def reduce_plain(self, x: Tensor) -> int:
-        """Do as `reduce` does, for what is known to be a plain strided tensor on the CPU."""
+        """Do as `reduce` does, for what is known to be dense, on the CPU and not negated."""
         entry, scratch = _entry, self._scratch.get(x.dtype)
         if entry is None or (scratch is None and (scratch := self._made(x.dtype)) is None):
             return -1
@@ -190,7 +190,7 @@ class Kernel:
         if not x.is_contiguous():
             n, end, dims, repeats = _lay(x, scratch)
         # a lazy copy has no memory of its own: asking for its address would make it a real one
-        if not 0 < n <= MOST or x.is_neg() or _is_lazy(x):
+        if not 0 < n <= MOST or _is_lazy(x):
             return -1
         address = x.data_ptr()
         if not address or address % scratch.size:
