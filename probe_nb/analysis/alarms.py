@@ -2,7 +2,8 @@
 
 Three things look like a fault and are none:
 
-* -Inf in an *input* whose call gave a finite output: attention masks are made of it.
+* -Inf alone in an *input* whose call gave out nothing worse, and in an *output*: attention masks
+  and log-probabilities are made of it. Where it does harm, `origins` says so.
 * The lowest finite number of a dtype in forward values whose positive side is nowhere near the
   limit: the other way of writing a mask (`torch.finfo(dtype).min`).
 * A non-finite gradient under a `GradScaler`: it probes the range on purpose, skips that step and
@@ -44,6 +45,7 @@ KINDS: Final = ("nan", "posinf", "neginf", "bad", "saturated", "risk")
 
 _INPUT: Final = ROLES.index("input")
 _OUTPUT: Final = ROLES.index("output")
+_BUFFER: Final = ROLES.index("buffer")
 _FORWARD: Final = DIRECTIONS.index("forward")
 _BACKWARD: Final = DIRECTIONS.index("backward")
 _RANGED: Final = np.isin(ROLES, ("output", "grad_output", "grad_input", "param_grad"))
@@ -119,13 +121,19 @@ def _masks(
     bad: NDArray[np.bool_],
     only_neginf: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
-    """Tell which inputs hold -Inf and nothing worse, and did no harm to their call's output."""
-    masks: NDArray[np.bool_] = only_neginf & (role == _INPUT)
-    harmed = np.flatnonzero(bad & (role == _OUTPUT))
+    """Tell which values hold -Inf and nothing worse, and did no harm to their call's output.
+
+    Where -Inf in an output did harm, `origins` knows: it may be in another call.
+    """
+    masks = only_neginf & (role == _INPUT)
+    harmed = np.flatnonzero(bad & ~only_neginf & (role == _OUTPUT))
     if masks.any() and len(harmed):
         call = _calls(block, module)
         masks &= ~np.isin(call, call[harmed])
-    return masks
+    masks |= only_neginf & (role == _OUTPUT)
+    masks |= (role == _BUFFER) & (block["nan_count"] <= 0)  # bounds that nothing has reached yet
+    found: NDArray[np.bool_] = masks & bad
+    return found
 
 
 def _calls(block: Arrays, module: NDArray[np.int32]) -> NDArray[np.int64]:

@@ -53,13 +53,13 @@ def source(step: Step, call: Call, place: int, found: Birth) -> Birth | None:
 def shown(step: Step, users: Iterable[Call]) -> Birth | None:
     """Return the birth of a -Inf that shows first in the gradients of a module it went through."""
     for call in users:
-        for place in step.soft(call.outputs):
-            given = _given(step, place, call)
-            if given is not None and (giver := step.calls.of[given]) is not None:
-                return forward.gave(step, giver, given)
-            taken = [p for each in step.soft(call.inputs) if (p := _given(step, each, call))]
-            if taken and (giver := step.calls.of[taken[0]]) is not None:
-                return forward.gave(step, giver, taken[0])
+        given = step.soft(call.outputs)
+        if given and step.all_finite(call.inputs):
+            return forward.gave(step, call, given[0])
+        taken = step.soft(call.inputs) if given else []
+        sources = [p for each in taken if (p := _given(step, each, call)) is not None]
+        if sources and (giver := step.calls.of[sources[0]]) is not None:
+            return forward.gave(step, giver, sources[0])
     return None
 
 

@@ -19,7 +19,7 @@ from probe_nb.analysis.words import number, place, plural, steps_of
 from probe_nb.reasons import REMEDIES
 from probe_nb.store.columns import Columns
 from probe_nb.store.stream import ALONE
-from probe_nb.terms import DIRECTIONS, STATUS_CODE, RunInfo
+from probe_nb.terms import DIRECTIONS, ROLES, STATUS_CODE, RunInfo
 
 Kind = Literal["bad", "warn", "ok", "empty"]
 
@@ -125,6 +125,8 @@ class Judge:
         bits = np.zeros(tally.sites, np.int64)
         for bit, sites in which.items():
             bits[sites] |= bit
+        if (culprit := self.culprit()) is not None:  # -Inf may be there on purpose elsewhere
+            bits[culprit[1].site] |= NAN if culprit[0] == "NaN" else INF
         return bits
 
     def culprit(self) -> tuple[str, First] | None:
@@ -147,22 +149,23 @@ class Judge:
         what = f"{steps_of(len(tally.steps))}, {plural(len(tally.listed), 'module')}"
         flows = self._scene().floats & (tally.direction != DIRECTIONS.index("optimizer"))
         absmax = np.where(flows, latest["absmax"], np.nan)  # counts of steps are no values
+        none = self.tally.firsts["bad"].overall is None
+        what += ", no NaN or Inf" if none else ", no NaN or Inf was born"
         if np.isnan(absmax).all():
-            return Verdict("ok", f"{what}, no NaN or Inf", "; ".join(self._notes()))
+            return Verdict("ok", what, "; ".join(self._notes()))
         largest = int(np.nanargmax(absmax))
-        sentence = (
-            f"{what}, no NaN or Inf; largest |value| {number(absmax[largest])} in "
-            f"{place(tally, largest)}"
-        )
+        sentence = f"{what}; largest |value| {number(absmax[largest])} in {place(tally, largest)}"
         return Verdict(
             "ok", sentence, "; ".join(self._notes()), largest, int(latest["row"][largest])
         )
 
     def _notes(self) -> list[str]:
         notes = []
-        quiet = int(self.tally.latest["quiet"].sum())
-        if quiet:
-            notes.append(f"-Inf in {plural(quiet, 'input')} whose output is finite (a mask)")
+        quiet = self.tally.latest["quiet"]
+        if taken := int((quiet & (self.tally.role == ROLES.index("input"))).sum()):
+            notes.append(f"-Inf in {plural(taken, 'input')} whose output is finite (a mask)")
+        if given := int((quiet & (self.tally.role == ROLES.index("output"))).sum()):
+            notes.append(f"-Inf in {plural(given, 'output')} that did no harm")
         overflowed = len(self.tally.scaler.overflowed)
         if overflowed:
             steps = steps_of(overflowed)

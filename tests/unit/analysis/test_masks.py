@@ -1,0 +1,175 @@
+"""Infinities that are there on purpose: quiet, until they do harm."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import probe_nb as probe
+from tests.models import no_faults
+from tests.records import run as by_hand
+from tests.unit.analysis.test_origins import Do, first, watched
+
+NAN, INF = math.nan, math.inf
+SQUARE = torch.linspace(-1.0, 1.0, 9).reshape(3, 3)
+CAUSAL = torch.triu(torch.ones(3, 3, dtype=torch.bool), 1)
+
+
+class MaskedFill(nn.Module):
+    def __init__(self, mask):
+        super().__init__()
+        self.mask = mask
+
+    def forward(self, x):
+        return x.masked_fill(self.mask, -INF)
+
+
+class Attention(nn.Module):
+    """Scores, a mask of -Inf, softmax: all in modules, so that each value is seen."""
+
+    def __init__(self, mask=CAUSAL, low=-INF, spoil=1.0):
+        super().__init__()
+        self.query, self.key = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.softmax = nn.Softmax(-1)
+        self.mask, self.low, self.spoil = mask, low, spoil
+
+    def forward(self, x):
+        scores = self.query(x) @ self.key(x).T * self.spoil
+        return self.softmax(scores.masked_fill(self.mask, self.low)) @ x
+
+
+def two_layers(**second):
+    return nn.Sequential(Attention(), Attention(**second), nn.Linear(3, 1))
+
+
+class TestQuiet:
+    @pytest.mark.parametrize("low", [-INF, torch.finfo(torch.float32).min])
+    def test_masked_scores(self, low):
+        run = watched(two_layers(low=low), SQUARE)
+        assert run.first_nonfinite() is None
+        assert run.findings().query("severity == 'error'").empty
+
+    def test_the_output_of_a_module_that_masks(self):
+        run = watched(nn.Sequential(MaskedFill(CAUSAL), nn.Softmax(-1), nn.Linear(3, 1)), SQUARE)
+        assert (run.df["neginf_count"] > 0).any()
+        assert run.first_nonfinite() is None
+        assert "✓" in repr(run)
+
+    def test_a_mask_that_is_an_argument_or_a_buffer(self):
+        model = nn.TransformerEncoderLayer(4, 1, 8, dropout=0.0, batch_first=True)
+        mask = nn.Transformer.generate_square_subsequent_mask(3)
+        model.register_buffer("mask", mask)
+        with no_faults(), probe.watch(model, live=False) as run:
+            model(torch.linspace(-1, 1, 12).reshape(1, 3, 4), src_mask=mask).sum().backward()
+        assert (run.df["neginf_count"] > 0).any()
+        assert run.first_nonfinite() is None
+
+    def test_log_of_a_probability_of_zero_whose_loss_is_finite(self):
+        logits = torch.tensor([[0.0, -INF, 1.0]])
+        model = nn.Sequential(nn.LogSoftmax(-1))
+        with no_faults(), probe.watch(model, live=False) as run:
+            x = logits.clone().requires_grad_()
+            nn.functional.nll_loss(model(x), torch.tensor([2])).backward()
+        assert run.df.query("role == 'output'")["neginf_count"].iloc[0] == 1
+        assert run.first_nonfinite() is None
+
+    def test_masked_logits_whose_cross_entropy_is_finite(self):
+        model = nn.Sequential(nn.Linear(3, 3), MaskedFill(torch.tensor([True, False, False])))
+        with no_faults(), probe.watch(model, live=False) as run:
+            nn.functional.cross_entropy(model(SQUARE), torch.tensor([1, 2, 1])).backward()
+        assert run.first_nonfinite() is None
+
+    def test_scores_of_a_search_that_are_fed_to_a_module(self):
+        model = nn.Sequential(Do(lambda scores: scores.softmax(-1)))
+        scores = torch.tensor([[0.0, -INF, -INF], [-1.0, -INF, 0.5]])
+        assert watched(model, scores, backward=False, steps=3).first_nonfinite() is None
+
+    def test_bounds_of_an_observer_that_has_seen_nothing(self):
+        model = nn.Sequential(nn.Linear(3, 3))
+        model[0].register_buffer("lowest", torch.tensor(INF))
+        model[0].register_buffer("highest", torch.tensor(-INF))
+        run = watched(model, SQUARE)
+        assert run.first_nonfinite() is None
+        assert "✓" in repr(run)
+
+
+class TestLoud:
+    def test_plus_inf_that_an_input_holds(self):
+        model = nn.Sequential(nn.Sigmoid())
+        assert first(watched(model, SQUARE + INF, backward=False))[:2] == ("input", "")
+
+    def test_a_row_that_is_masked_whole_is_born_at_the_softmax(self):
+        """The -Inf was made by code of the parent, as in nearly every attention."""
+        run = watched(two_layers(mask=torch.ones(3, 3, dtype=torch.bool)), SQUARE)
+        assert first(run) == ("forward", "1.softmax", "output", None)
+        found = run.first_nonfinite()
+        assert found.kind == "NaN"
+        assert "-Inf in an input is how masks are written" in found.detail
+
+    def test_a_softmax_that_is_fed_with_nothing_but_minus_inf(self):
+        run = watched(nn.Sequential(nn.Softmax(-1)), torch.full((1, 3), -INF), backward=False)
+        assert first(run) == ("forward", "0", "output", None)
+
+    def test_a_module_that_masks_a_row_whole_is_named_itself(self):
+        model = nn.Sequential(MaskedFill(torch.ones(3, 3, dtype=torch.bool)), nn.Softmax(-1))
+        found = watched(model, SQUARE, backward=False).first_nonfinite()
+        assert (found.module, found.type, found.kind) == ("0", "MaskedFill", "-Inf")
+        assert "worse followed from this one" in found.detail
+
+    def test_a_log_of_zero_that_turns_into_nan(self):
+        model = nn.Sequential(nn.ReLU(), Do(torch.log), Do(lambda x: x * 0), nn.Identity())
+        run = watched(model, torch.zeros(1, 2), backward=False)
+        assert first(run)[:2] == ("forward", "1")
+
+    def test_a_log_of_zero_that_a_loss_takes(self):
+        class MyLoss(nn.Module):
+            def forward(self, x):
+                return -x.mean()
+
+        model = nn.Sequential(nn.ReLU(), Do(torch.log), MyLoss())
+        assert first(watched(model, torch.zeros(1, 2), backward=False))[:2] == ("forward", "1")
+
+    def test_minus_inf_that_a_model_gives_out(self):
+        model = nn.Sequential(nn.ReLU(), Do(torch.log))
+        with torch.no_grad():
+            run = watched(model, torch.zeros(1, 2), backward=False)
+        assert first(run)[:2] == ("forward", "1")
+
+    def test_minus_inf_whose_gradient_turns_nan(self):
+        """The weight of the log is 0 where it is -Inf, so nothing shows before the backward."""
+        x = torch.zeros(1, 2, requires_grad=True)
+        model = nn.Sequential(nn.Identity(), Do(torch.log), Do(lambda x: torch.clamp(x, min=-9)))
+        run = watched(model, x)
+        assert x.grad.isnan().all()  # 0 / 0
+        assert first(run)[:2] == ("forward", "1")
+
+    def test_a_mask_is_not_blamed_for_what_another_layer_does(self):
+        """Every layer has its mask of -Inf; the overflow is in the second one."""
+        run = watched(two_layers(spoil=INF), SQUARE)
+        found = run.first_nonfinite()
+        assert (found.module, found.between) == ("1", ("1.key", "1.softmax"))
+
+    def test_a_mask_that_served_others_well_is_not_blamed(self):
+        rows = [
+            {"module": "mask", "role": "output", "neginf_count": 2},
+            *({"module": "a", "role": role} for role in ("input", "output")),
+            {"module": "a", "role": "input", "leaf": "1", "neginf_count": 2},
+            {"module": "a", "role": "output"},
+            {"module": "b", "role": "input", "leaf": "1", "neginf_count": 2},
+            {"module": "b", "role": "output", "nan_count": 1},
+        ]
+        assert first(by_hand(rows))[:2] == ("forward", "b")
+
+    def test_a_module_that_always_gives_out_minus_inf_is_not_blamed(self):
+        def step(number, bad):
+            return [
+                {"module": "mask", "role": "output", "neginf_count": 2, "step": number},
+                {"module": "soft", "role": "input", "neginf_count": 2, "step": number},
+                {"module": "soft", "role": "output", "nan_count": bad, "step": number},
+            ]
+
+        assert first(by_hand(step(0, 1)))[:2] == ("forward", "mask")
+        assert first(by_hand([*step(0, 0), *step(1, 1)]))[:2] == ("forward", "soft")
