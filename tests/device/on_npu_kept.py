@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -100,7 +101,7 @@ def main() -> None:
             "statuses": sorted(set(unpinned["run"].kept()["status"])),
         },
     }
-    print(json.dumps(told))
+    sys.stdout.write(json.dumps(told))
 
 
 if __name__ == "__main__":
