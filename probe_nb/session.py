@@ -121,6 +121,7 @@ class Session:
         if isinstance(self._recorder, Stopper):
             self._recorder.rest()
         self._steps.settle()
+        self._steps.step_ends()
         attached.release(self._modules_alive())
         info.ended = reason if info.ended == "open" else info.ended
         self.run.bind(None)
@@ -233,6 +234,7 @@ class Session:
 
     def step_ended(self) -> None:
         """Take in what the step left; what the device has not sent yet is left to the next."""
+        self._steps.step_ends()
         if self._clock.recording or self._recorder.waiting:
             self._drain(wait=False)
         self._gradients.prune()
@@ -281,7 +283,8 @@ class Session:
 
     def _note_unobserved(self) -> None:
         notices = self.run.info.notices
-        notices += [text for text in tuple(self._modules.unread) if text not in notices]
+        unread = (*self._modules.unread.copy(), *self._steps.unread)
+        notices += [text for text in unread if text not in notices]
         self.run.info.unobserved = self._coverage.unobserved()
 
 

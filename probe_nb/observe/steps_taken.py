@@ -45,6 +45,9 @@ class StepsTaken:
         self._sink = sink
         self._scaler = scaler
         self._named = named(optimizers)
+        self._last = self._named[id(optimizers[-1])] if optimizers else None
+        self.unread: set[str] = set()
+        """What was not seen, in words."""
 
     @property
     def watches(self) -> bool:
@@ -143,6 +146,16 @@ class StepsTaken:
             known.told = True
             if self._clock.recording:
                 self._safely(known, lambda: self._rows.skipped(known, optimizer))  # noqa: B023
+
+    def step_ends(self) -> None:
+        """Take note where a step was ended by an optimizer that was not seen to step."""
+        known, clock = self._last, self._clock
+        if known is None or not clock.due or not clock.recording or known.number[0] == clock.step:
+            return
+        self.unread.add(
+            f"`{known.itself.api}` ({known.itself.type}) stepped, but what it did was not seen: "
+            'it ran as compiled code, which `compiled="eager"` opens, or in a captured graph'
+        )
 
     # -- lifetime -----------------------------------------------------------------------------
 

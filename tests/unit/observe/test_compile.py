@@ -498,3 +498,30 @@ def test_how_compiled_code_runs_is_one_of_two_words():
         assert stance() == "default"
     assert run.info.config["compiled"] == "stay"
     assert run.info.notices == []
+
+
+def test_a_compiled_step_of_an_optimizer_is_said_not_to_be_seen():
+    def trained(options):
+        torch.manual_seed(0)
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        step = torch.compile(optimizer.step, backend="eager")
+        context = nullcontext()
+        if options is not None:
+            context = probe.watch(model, optimizer=optimizer, live=False, **options)
+        with no_faults(), context as run:
+            for _ in range(3):
+                model(X).sum().backward()
+                step()
+        return [p.detach() for p in model.parameters()], run
+
+    bare, _ = trained(None)
+    seen, run = trained({})
+    assert all(torch.equal(a, b) for a, b in zip(bare, seen, strict=True))
+    (notice,) = run.info.notices
+    assert "`optimizer.0` (SGD) stepped, but what it did was not seen" in notice
+    assert "optimizer" not in set(run.df["direction"])
+    opened, run = trained(EAGER)
+    assert len(run.updates()) == 6
+    assert run.updates()["update_l2"].notna().all()
+    assert all(torch.equal(a, b) for a, b in zip(bare, opened, strict=True))
