@@ -2,6 +2,7 @@
 
 from benchmarks.faults.planted import (
     backward,
+    cancelling,
     data,
     forward,
     healthy,
@@ -15,6 +16,7 @@ from benchmarks.faults.planted import (
 
 __all__ = [
     "backward",
+    "cancelling",
     "data",
     "forward",
     "healthy",

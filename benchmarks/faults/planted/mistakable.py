@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -251,51 +249,3 @@ def large_targets() -> Program:
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     batches = list(zip(x, y, strict=True))
     return train(model, optimizer, batches, F.smooth_l1_loss, steps=30)
-
-
-class Vgg(nn.Sequential):
-    def __init__(self, *channels: int) -> None:
-        layers: list[nn.Module] = []
-        for a, b in itertools.pairwise((1, *channels)):
-            layers += [nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU()]
-        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(b, 10))
-
-
-@PLANTED.sound("VGG with BatchNorm, and biases before it, SGD with a small learning rate")
-def vgg() -> Program:
-    model = Vgg(8, 16, 16, 16)
-    optimizer = torch.optim.SGD(model.parameters(), 0.02, momentum=0.9)
-    return train(model, optimizer, digits(), steps=30)
-
-
-@PLANTED.sound("a head that compares two batches: what is the same in both cancels")
-def compared_means() -> Program:
-    model = mlp(6, 32, 32, 1, act=nn.LeakyReLU)
-    optimizer = torch.optim.SGD(model.parameters(), 0.05)
-    ours, theirs = torch.randn(20, 64, 6), torch.randn(20, 64, 6) * 1.5 + 0.5
-
-    def step(number: int) -> Tensor:
-        optimizer.zero_grad()
-        apart = model(ours[number]).mean() - model(theirs[number]).mean()
-        loss = F.softplus(apart) + 0.1 * apart.square()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return Program(model, step, optimizer, 20)
-
-
-@PLANTED.sound("weights that are kept within bounds after every step, where many of them stay")
-def bounded_weights() -> Program:
-    model = nn.Sequential(nn.Flatten(), *mlp(64, 48, 48, 10, act=nn.Tanh))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
-    inner = train(model, optimizer, digits())
-
-    def step(number: int) -> object:
-        loss = inner.step(number)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.clamp_(-0.1, 0.1)
-        return loss
-
-    return Program(model, step, optimizer, 30)
