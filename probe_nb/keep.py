@@ -32,7 +32,8 @@ class Keep:
     Raises:
         ConfigError: A value that makes no sense.
 
-    >>> Keep("fc1, type:Linear", roles="input,output", memory="1MB").memory
+    >>> import probe_nb as probe
+    >>> probe.Keep("fc1, type:Linear", roles="input,output", memory="1MB").memory
     1000000
     """
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import subprocess
+import sys
 import threading
 import weakref
 
@@ -529,3 +531,32 @@ def test_inputs_of_a_module_of_which_none_were_recorded_is_an_error_in_words():
 
 def test_every_role_that_can_be_recorded_can_be_kept():
     assert probe.Keep("*", roles=MODULE_ROLES).roles == MODULE_ROLES
+
+
+PART = """
+import torch, torch.distributed as dist, probe_nb as probe
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore  # two processes, one of them here
+
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+mesh = init_device_mesh("cpu", (2,))
+model = nn.Identity()
+with probe.watch(model, keep="(root)", live=False) as run:
+    for placement in (Shard(0), Replicate()):
+        model(DTensor.from_local(torch.arange(6.0).view(2, 3), mesh, [placement], run_check=False))
+kept = run.kept()
+assert kept["leaf"].tolist() == ["0.shard", "0"], kept
+assert run.df[run.df["role"] == "input"]["leaf"].tolist() == ["0.shard", "0"]
+for step in range(2):
+    t = run.tensor("(root)", step=step)
+    assert type(t) is torch.Tensor and torch.equal(t, torch.arange(6.0).view(2, 3))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch is not distributed")
+def test_of_a_tensor_that_is_spread_over_processes_the_part_that_is_here_is_kept():
+    done = subprocess.run([sys.executable, "-c", PART], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
