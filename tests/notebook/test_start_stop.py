@@ -128,6 +128,15 @@ def test_optimizers_and_options_reach_the_session(kernel):
     assert kernel.value("run.df['module'].astype(str).unique().tolist()") == ["0"]
 
 
+def test_the_inputs_of_modules_that_are_named_are_kept(kernel):
+    kernel.run("%probe_start model --keep '(root), type:ReLU' --keep 0")
+    kernel.run("y = model(x)\n%probe_step")
+    kernel.run("run = %probe_stop")
+    assert kernel.value("run.kept()['module'].astype(str).tolist()") == ["", "0", "1"]
+    assert kernel.value("bool((run.tensor('(root)') == x).all())") is True
+    assert kernel.value("bool((run.tensor('1') == model[0](x)).all())") is True
+
+
 @pytest.mark.parametrize(
     ("expression", "names"),
     [

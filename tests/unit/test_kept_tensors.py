@@ -370,6 +370,19 @@ def test_a_range_that_records_a_module_alone_keeps_it_under_its_name_there():
     assert run.tensor("Mine").shape == (1, 2)
 
 
+def test_where_a_watch_stops_at_a_nan_the_tensors_that_led_there_are_kept():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Softmax(-1), nn.Linear(2, 2))
+    with torch.no_grad():
+        model[0].weight.fill_(1e30)
+    keep = probe.Keep("*", roles="input,output")
+    x = torch.full((1, 2), 1e30)
+    with pytest.raises(probe.NonFiniteError):  # noqa: SIM117 - the run is asked afterwards
+        with probe.watch(model, stop_on="nonfinite", keep=keep, live=False) as run:
+            model(x)
+    assert torch.equal(run.tensor("0"), x)
+    assert run.tensor("0", "output").isinf().all()
+
+
 def test_what_cannot_be_kept_by_what_is_recorded_is_refused_in_words():
     model = made()[0]
     with pytest.raises(ConfigError, match="`keep` asks for `input`, which `roles=` leaves out"):
