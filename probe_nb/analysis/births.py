@@ -44,6 +44,7 @@ class Birth:
         between: The last module that was finite and the first that was not, in the direction of
             the flow, where it lies in a parent's code.
         proof: Numbers of the records that speak for it, besides `row`.
+        came: The two modules between which the -Inf arose that an input held.
     """
 
     phase: Phase
@@ -57,6 +58,7 @@ class Birth:
     at: Site
     between: tuple[str, str] | None = None
     proof: tuple[int, ...] = ()
+    came: tuple[str, str] | None = None
 
     def before(self, other: Birth | None) -> bool:
         """Tell whether this one came first: steps may overlap, as where two models are trained."""

@@ -7,6 +7,7 @@ model gave out. Then it was born where it first came out, unless that is where i
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from probe_nb.analysis import forward
 from probe_nb.analysis.births import Birth, Step
@@ -45,9 +46,13 @@ def source(step: Step, call: Call, place: int, found: Birth) -> Birth | None:
     if given and (giver := calls.of[min(given)]) is not None:
         return forward.gave(step, giver, min(given))
     first = next((p for p in taken if calls.site(p).leaf == "0"), None)
-    if first is not None and found.why == "own" and weights and call.parent is not None:
-        return forward.arrived(step, call, first)  # no mask: weights are applied to it
-    return None
+    if first is None or found.why != "own" or call.parent is None:
+        return None
+    arose = forward.arrived(step, call, first)
+    if weights:  # no mask: they are applied to it
+        return arose
+    fed = any(calls.same(p, first) for p in step.soft(call.parent.inputs))
+    return found if fed else replace(found, came=arose.between)
 
 
 def shown(step: Step, users: Iterable[Call]) -> Birth | None:

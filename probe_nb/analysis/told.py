@@ -120,7 +120,13 @@ class Words:
     def _turned(self, state: str) -> list[str]:
         if self._birth.kind == "-Inf":
             return ["-Inf is often there on purpose, but worse followed from this one"]
-        return ["-Inf in an input is how masks are written"] if "-Inf" in state else []
+        if "-Inf" not in state:
+            return []
+        mask = "-Inf in an input is how masks are written"
+        if (came := self._birth.came) is None:
+            return [mask]
+        first, second = (shown(path) for path in came)
+        return [f"{mask}; this one arose in the code between {first} and {second}"]
 
     def _after(self) -> list[str]:
         if self._birth.phase == "backward":

@@ -141,7 +141,8 @@ with provisionalcompleter():
 
 OPTIONS = [
     *("--compiled", "--first-step", "--keep", "--memory", "--micro-batches", "--name", "--no-live"),
-    *("--optimizer", "--recompute", "--roles", "--scaler", "--select", "--steps", "--token-range"),
+    *("--optimizer", "--recompute", "--roles", "--scaler", "--select", "--steps", "--stop-on"),
+    "--token-range",
 ]
 ROLES = ["grad_input", "grad_output", "input", "output", "param", "param_grad"]
 
@@ -151,7 +152,7 @@ ROLES = ["grad_input", "grad_output", "input", "output", "param", "param_grad"]
     [
         ("%probe_start model --", OPTIONS),
         ("%probe_start --", OPTIONS),
-        ("%probe_start model --select a --s", ["--scaler", "--select", "--steps"]),
+        ("%probe_start model --select a --s", ["--scaler", "--select", "--steps", "--stop-on"]),
         ("x = 1\n%probe_start model --r", ["--recompute", "--roles"]),
         ("%%probe model --o", ["--optimizer"]),
         ("%probe_start model --roles ", ROLES),

@@ -271,5 +271,6 @@ def test_help_lists_every_option(kernel):
     for option in (
         *("--optimizer", "--scaler", "--select", "--roles", "--keep", "--steps", "--first-step"),
         *("--micro-batches", "--compiled", "--recompute", "--memory", "--name", "--no-live"),
+        "--stop-on",
     ):
         assert option in text

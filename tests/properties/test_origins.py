@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,7 +15,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 import probe_nb as probe
+from probe_nb.analysis.origins import Origins, origin
 from probe_nb.errors import NonFiniteError
+from probe_nb.store.blocks import pick
+from probe_nb.store.columns import Columns
 from tests.models import no_faults
 
 
@@ -176,6 +181,36 @@ def test_a_watch_that_stops_says_what_the_whole_run_would_have_said(
     assert not run.is_open
     assert raised.value.origin.sentence == whole.first_nonfinite().sentence
     assert run.first_nonfinite().sentence == whole.first_nonfinite().sentence
+
+
+@settings(max_examples=40)
+@given(
+    st.integers(0, 99),
+    sizes,
+    places,
+    kinds,
+    st.sampled_from([math.nan, math.inf, -math.inf]),
+    st.lists(st.floats(0, 1), max_size=4),
+)
+def test_it_does_not_matter_in_what_portions_a_run_is_read(seed, shape, place, kind, value, cuts):
+    model = model_of(seed, shape, plan(shape, place, kind, value))
+    with no_faults(), probe.watch(model, live=False) as run:
+        for _ in range(3):
+            train(model, plan(shape, place, kind, value))
+            run.step()
+    rows = run.columns.arrays()
+    portions = Columns(run.columns.tables)
+    ends = sorted({len(run), *(int(cut * len(run)) for cut in cuts)} - {0})
+    live = Origins(portions)
+    for begin, end in itertools.pairwise([0, *ends]):
+        portion = pick(rows, np.arange(begin, end))
+        portions.append(portion)
+        live.add(portion, begin)
+    whole = run.first_nonfinite()
+    born = live.birth
+    assert (None if born is None else origin(portions, born, run.info).sentence) == (
+        None if whole is None else whole.sentence
+    )
 
 
 @settings(max_examples=20)

@@ -108,6 +108,7 @@ class TestLoud:
         found = run.first_nonfinite()
         assert found.kind == "NaN"
         assert "-Inf in an input is how masks are written" in found.detail
+        assert "this one arose in the code between 1.key and 1.softmax" in found.detail
 
     def test_a_softmax_that_is_fed_with_nothing_but_minus_inf(self):
         run = watched(nn.Sequential(nn.Softmax(-1)), torch.full((1, 3), -INF), backward=False)
