@@ -16,6 +16,7 @@ FSDP2.remove("fsdp2 only rank 0")
 FSDP2.remove("fsdp2 own steps")
 FSDP1 = [name for name in PROGRAMS if name.startswith("fsdp1")]
 SPLIT = ["tensor parallel", "tensor parallel dtensor"]
+STEPPING = [name for name in (*FSDP2, *FSDP1, *SPLIT) if "parameters only" not in name]
 EXACT = [name for name in FSDP2 if "mixed" not in name and "no_sync" not in name]
 
 
@@ -59,6 +60,12 @@ def test_rows_name_their_rank_and_the_modules_of_the_bare_model(ranks, name):
         assert rank["watched"].facts["coverage"] == []
         rows = rows[rows["numel"] > 0]
         assert set(rows["status"]) <= {"ok", "passthrough"}
+
+
+@pytest.mark.parametrize("name", STEPPING)
+def test_of_an_optimizers_step_the_part_of_the_process_is_written(ranks):
+    for rank in ranks:
+        truth.moved(rank["watched"])
 
 
 # -- FSDP2 ------------------------------------------------------------------------------------------

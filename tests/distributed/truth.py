@@ -23,8 +23,10 @@ def plain(name: str) -> str:
     return name
 
 
-def frame(seen: Seen, **chosen: Any) -> pd.DataFrame:
+def frame(seen: Seen, *, stepping: bool = False, **chosen: Any) -> pd.DataFrame:
+    """Return rows of forward and backward, or with `stepping` those of optimizer steps."""
     rows = pd.DataFrame(seen.rows)
+    rows = rows[(rows["direction"] == "optimizer") == stepping]
     for column, value in chosen.items():
         rows = rows[rows[column] == value]
     return rows
@@ -103,6 +105,29 @@ def held(seen: Seen) -> dict[tuple[int, int, str], Tensor]:
         for name, g in grads.items()
         if g is not None
     }
+
+
+def moved(seen: Seen) -> None:
+    """Hold that what each step added to the parameters is what the process itself saw."""
+    rows = frame(seen, stepping=True, role="update").to_dict("records")
+    assert {row["step"] for row in rows} == set(range(STEPS))
+    found = set()
+    for row in rows:
+        step, leaf = row["step"], row["leaf"].removesuffix(".shard")
+        before, after = (
+            {plain(name): t for name, t in seen.states[at * MICRO_STEPS].items()}
+            for at in (step, step + 1)
+        )
+        name = f"{row['module']}.{leaf}" if row["module"] else leaf
+        same_numbers(row, after[name] - before[name])
+        found.add(name)
+    changed = {
+        plain(name)
+        for name, t in seen.states[0].items()
+        if t.is_floating_point() and "running" not in name
+        if not torch.equal(t, seen.states[-1][name])
+    }
+    assert changed <= found
 
 
 def values(seen: Seen, model: nn.Module) -> dict[tuple[int, int, str], Tensor]:
