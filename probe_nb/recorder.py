@@ -22,7 +22,7 @@ from probe_nb.observe.calls import Call, Clock
 from probe_nb.observe.select import Watched
 from probe_nb.observe.shards import held
 from probe_nb.observe.sink import Facts, Where
-from probe_nb.stats.summary import NONE, Reducer, Seen
+from probe_nb.stats.summary import NONE, Reducer
 from probe_nb.stats.waiting import Flight
 from probe_nb.store.columns import Columns
 from probe_nb.store.table import ABSENT
@@ -103,16 +103,22 @@ class Recorder:
                     t, part = held(whole)
                     where = (where[0], where[1] + part, *where[2:]) if part else where
                 spot = call.watched.sites.get(where) or self._spot(call.watched, where)
-                seen = self._reducer.see(t, once=spot[1] and t is whole)  # a part has no version
+                once = spot[1] and t is whole  # nobody counts up the version of a part
+                result, status, reused = self._reducer.see(t, once=once)
                 if scale is not None:
                     times = self._reducer.see(scale, once=True).result
+                elif self._loss_scale is not None and spot[2] and result != NONE:
+                    times = self._scale(call)
             except Exception as error:
                 self.fault(call.watched, where[0], error)
-                spot, seen = self._spot(call.watched, where), Seen(NONE, "failed", False)
+                spot = self._spot(call.watched, where)
+                result, status, reused = NONE, "failed", False
             plain = type(t) in _PLAIN and not t.is_nested
             about: Kind = (t.dtype, t.shape, t.device) if plain else Facts.of(t)[:4]
             kind = self._kinds.get(about) or self._kind(about)
-            self._write(call, spot, kind, seen, (t.requires_grad, backward, times))
+            grad = not spot[2] and t.requires_grad
+            row = of_row(backward, result, times, reused, grad, STATUS_CODE[status])
+            self._rows += b"".join((call.head or _head(call), spot[0], kind, row))
 
     def absent(
         self, call: Call, where: Where, facts: Facts, status: Status, backward: int = -1
@@ -121,8 +127,9 @@ class Recorder:
         with self._lock:
             spot = call.watched.sites.get(where) or self._spot(call.watched, where)
             kind = self._kinds.get(facts[:4]) or self._kind(facts[:4])
-            rest = (facts.requires_grad, backward, NONE)
-            self._write(call, spot, kind, Seen(NONE, status, False), rest)
+            grad = not spot[2] and facts.requires_grad
+            row = of_row(backward, NONE, NONE, False, grad, STATUS_CODE[status])
+            self._rows += b"".join((call.head or _head(call), spot[0], kind, row))
 
     def fault(self, watched: Watched | None, where: str, error: Exception) -> None:
         """Warn about an error of our own, once per module and place."""
@@ -136,24 +143,6 @@ class Recorder:
             f"{type(error).__name__}: {error}. The model is unaffected; rows may be missing."
         )
         notify(message)
-
-    def _write(
-        self, call: Call, spot: Spot, kind: bytes, seen: Seen, rest: tuple[bool, int, int]
-    ) -> None:
-        """Write a row.
-
-        `rest` says whether its tensor requires grad, in which backward it came, and which result
-        holds what it is multiplied by, where the caller knows.
-        """
-        site, _, gradient = spot
-        result, status, reused = seen
-        requires_grad, backward, times = rest
-        if gradient:
-            requires_grad = False
-            if result != NONE and self._loss_scale is not None:
-                times = self._scale(call)
-        row = of_row(backward, result, times, reused, requires_grad, STATUS_CODE[status])
-        self._rows += b"".join((call.head or _head(call), site, kind, row))
 
     def _spot(self, watched: Watched, where: Where) -> Spot:
         """Return what the rows of a site have in common."""

@@ -197,7 +197,8 @@ def _walk(starts: Iterable[Any], edges: set[Edge | None], since: int, stops: set
     todo = list(starts) if found else []
     while todo:
         node = todo.pop()
-        if node in seen or not _made_since(node, since):
+        number = getattr(node, "_sequence_nr", None)
+        if node in seen or (number is not None and number() < since):
             continue
         seen.add(node)
         for place, after in enumerate(node.next_functions):
@@ -242,11 +243,6 @@ _Leaf: Final[Any] = torch._C._functions.AccumulateGrad  # type: ignore[attr-defi
 """Nodes from which nothing is sent on."""
 
 
-def _made_since(node: Any, since: int) -> bool:
-    number = getattr(node, "_sequence_nr", None)
-    return number is None or number() >= since
-
-
 def _slice_node(base: Tensor, before: Edge) -> Any | None:
     """Return the node that copies a view, written in place, into its base; None if it is hidden.
 
@@ -260,6 +256,5 @@ def _slice_node(base: Tensor, before: Edge) -> Any | None:
     return None
 
 
-def task() -> int:
-    """Return the number of the backward that is running, -1 outside one."""
-    return torch._C._current_graph_task_id()
+task: Final[Callable[[], int]] = torch._C._current_graph_task_id
+"""Returns the number of the backward that is running, -1 outside one."""

@@ -85,7 +85,9 @@ class ModuleHooks:
                 return
             behind = kwargs is not None
             frame = sys._getframe(2 if behind else 1)
-            if self._idle(watched, frame) or (behind and self.open.runs(frame, module)):
+            if not self._clock.recording and self._idle(watched, frame):
+                return
+            if behind and self.open.runs(frame, module):
                 return
             late = False
             if not behind and module._forward_pre_hooks:
@@ -127,8 +129,8 @@ class ModuleHooks:
             self._sink.fault(watched, "forward", error)
 
     def _idle(self, watched: Watched, frame: FrameType) -> bool:
-        """Tell whether a call needs nothing: it is inside another, in a step not recorded."""
-        if self._clock.recording or watched.is_root or not watched.called:
+        """Tell whether a call in a step not recorded needs nothing: it is inside another."""
+        if watched.is_root or not watched.called:
             return False
         return torch._C._current_graph_task_id() == -1 and self.open.around(frame)
 

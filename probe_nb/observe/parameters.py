@@ -133,7 +133,8 @@ class Parameters:
         module = watched.module()
         p = None if module is None else own_parameter(module, name)
         if p is not None and id(p) == parameter and p.is_leaf:
-            before, mine = State.of(p.grad), State.of(g)
+            before = None if (grad := p.grad) is None else State.of(grad)
+            mine = State.of(g)
             added = Added(call, number, name, parameter, before, mine, self._alone(p))
             self._accumulated.adds(task, added)
 

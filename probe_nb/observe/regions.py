@@ -46,6 +46,8 @@ UNPACK: Final = _inner_code(checkpoint._checkpoint_hook.__init__, "unpack_hook")
 _MARKS: Final = {id(code) for code in (FUNCTION, CHECKPOINT, BACKWARD, BACKWARD_BOXED, UNPACK)}
 _TABLES: Final = frozenset(("locals", "vars", "dir", "eval", "exec"))
 _ROOM: Final = 64
+_KEEPS: Final = sys.version_info < (3, 13)
+"""A frame keeps the table of its variables that somebody asked for."""
 
 
 class Mark(NamedTuple):
@@ -178,9 +180,10 @@ def marks_between(frame: FrameType, until: Call | None) -> list[Mark] | None:
     where the stack does.
     """
     marks: list[Mark] = []
+    end = 0 if until is None else until.frame
     called, caller = frame, frame.f_back
     while caller is not None:
-        if until is not None and id(caller) == until.frame:
+        if id(caller) == end and until is not None:
             return marks if until.is_in(caller) else None
         code = caller.f_code
         if id(code) in _MARKS:
@@ -192,11 +195,11 @@ def marks_between(frame: FrameType, until: Call | None) -> list[Mark] | None:
 def local(frame: FrameType, name: str) -> Any:
     """Return a variable of a frame, and leave no table of all of them behind.
 
-    Before Python 3.13 the frame would keep that table, with what the code has let go of since.
+    In it the frame would keep what the code has let go of since.
     """
     table = frame.f_locals
     value = table.get(name)
-    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+    if _KEEPS and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         table.clear()
     return value
 

@@ -66,16 +66,13 @@ class OutputHook(Hook):
         """Run before the node that made the output; None comes where nothing flowed to it."""
         try:
             with aside():
-                self._report(g)
+                where: Where = ("grad_output", self._leaf)
+                if self._through and g is not None:
+                    self._receiver.unreadable(self._call, where, g, graph.task(), "passthrough")
+                else:
+                    self._receiver.arrived(self._call, where, g, graph.task())
         except Exception as error:
             self._receiver.fault(self._call.watched, error)
-
-    def _report(self, g: Tensor | None) -> None:
-        where: Where = ("grad_output", self._leaf)
-        if self._through and g is not None:
-            self._receiver.unreadable(self._call, where, g, graph.task(), "passthrough")
-        else:
-            self._receiver.arrived(self._call, where, g, graph.task())
 
 
 class NoticeHook(Hook):
@@ -129,7 +126,7 @@ class Share:
     def add(self, parts: list[Tensor]) -> None:
         """Take what one node sends, in one backward."""
         task = graph.task()
-        if self._nodes == 1 and len(parts) == 1 and not self._more:
+        if self._nodes == len(parts) == 1 and not self._more:
             self._hand_over(parts[0], task)
             return
         with self._receiver.adding:
