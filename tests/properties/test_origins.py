@@ -185,14 +185,16 @@ def test_a_watch_that_stops_says_what_the_whole_run_would_have_said(
 
 @settings(max_examples=40)
 @given(
-    st.integers(0, 99),
-    sizes,
-    places,
-    kinds,
-    st.sampled_from([math.nan, math.inf, -math.inf]),
-    st.lists(st.floats(0, 1), max_size=4),
+    seed=st.integers(0, 99),
+    shape=sizes,
+    place=places,
+    kind=kinds,
+    value=st.sampled_from([math.nan, math.inf, -math.inf]),
+    cuts=st.lists(st.floats(0, 1), max_size=4),
 )
-def test_it_does_not_matter_in_what_portions_a_run_is_read(seed, shape, place, kind, value, cuts):
+def test_it_does_not_matter_in_what_portions_a_run_is_read(
+    *, seed, shape, place, kind, value, cuts
+):
     model = model_of(seed, shape, plan(shape, place, kind, value))
     with no_faults(), probe.watch(model, live=False) as run:
         for _ in range(3):
