@@ -119,6 +119,8 @@ class Changes:
         spread = _ROBUST * _median(np.sort(np.abs(before - median[:, None]), axis=1), number)
         bits = there[sites] - median
         far = np.abs(bits) >= np.maximum(least[sites], limits.change_deviations * spread)
+        low, high = before[:, 0], before[np.arange(len(before)), number - 1]
+        far &= (there[sites] < low) | (there[sites] > high)  # it was never there before
         return sites[far], bits[far], now
 
 

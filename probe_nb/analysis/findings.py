@@ -87,14 +87,26 @@ def _rank(scene: Scene, each: Finding) -> tuple[int, ...]:
 
 
 def _without_repeats(scene: Scene, every: list[Finding]) -> list[Finding]:
-    """Leave out what says of the same sites less than another finding does."""
-    kinds = {each.kind for each in every}
-    backward = scene.tally.direction == BACKWARD
-    return [
-        each
-        for each in every
-        if not (each.kind == "sudden_change" and "exploding" in kinds and backward[each.site])
-    ]
+    """Leave out what says of the same tensors less than another finding does."""
+    tally, kinds = scene.tally, {each.kind for each in every}
+    stuck: set[int] = set()
+    for each in every:
+        if each.kind in {"stuck", "update_lost"}:
+            stuck |= _parameters(scene, each)
+
+    def follows(each: Finding) -> bool:
+        if each.kind == "not_zeroed":  # what no optimizer holds, none sets to zero
+            return _parameters(scene, each) <= stuck
+        backward = tally.direction[each.site] == BACKWARD
+        return each.kind == "sudden_change" and "exploding" in kinds and bool(backward)
+
+    return [each for each in every if not follows(each)]
+
+
+def _parameters(scene: Scene, finding: Finding) -> set[int]:
+    """Return the numbers of the parameters that a finding is about."""
+    numbers = scene.tally.parameter[[finding.site, *finding.others]]
+    return set(numbers[numbers >= 0].tolist())
 
 
 def _beside(scene: Scene, every: list[Finding], born: Finding) -> list[Finding]:

@@ -129,6 +129,11 @@ class Thresholds:
     dtype cannot hold the difference (bfloat16 rounds away what is below 2**-9 of the weight:
     Micikevicius et al. 2018, section 3.1, why weights are kept in float32)."""
 
+    stuck_beside: float = 1e-3
+    """`stuck`: the gradient, as a share of its parameter, must be at least this multiple of what is
+    usual among those that move. One that is smaller may be nothing but rounding (a bias in front of
+    a normalisation), and its updates with it."""
+
     unused_steps: int = 3
     """`unused`: steps with a backward in which a parameter must stay without a gradient."""
 

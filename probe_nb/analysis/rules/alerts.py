@@ -18,7 +18,7 @@ def alerts(scene: Scene) -> list[Finding]:
     for name, passed in asked.read(scene.tally.columns).items():
         if passed.first is None:
             continue
-        step, order, row, site = passed.first
+        step, _, row, site = passed.first
         found.append(
             scene.finding(
                 "warning",
@@ -35,7 +35,6 @@ def alerts(scene: Scene) -> list[Finding]:
                 value=passed.count,
                 row=row,
                 rows=passed.rows,
-                order=order,
                 others=sorted(passed.sites - {site}),
             )
         )

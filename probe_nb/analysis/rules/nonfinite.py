@@ -50,7 +50,6 @@ def non_finite(scene: Scene) -> list[Finding]:
         step=born.step,
         row=born.row,
         rows=born.proof,
-        order=born.order,
         others=after,
         advice=words.advice(),
     )

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from probe_nb.analysis.rules.scene import BACKWARD, FORWARD, Scene, Sites, Table
+from probe_nb.analysis.rules.scene import BACKWARD, FORWARD, OPTIMIZER, Scene, Sites, Table
 
 Numbers = NDArray[np.float64]
 
@@ -60,13 +60,44 @@ class Owned:
     @cached_property
     def moving_gradient(self) -> Table:
         """Tell in which steps each had a gradient that has not vanished."""
-        return self._any(self.scene.tally.window.peaks > self.scene.limits.vanished)
+        peaks = self.scene.tally.window.peaks
+        return self._any(peaks > self.scene.limits.vanished, self.summed)
 
-    def _any(self, table: Table) -> Table:
+    @cached_property
+    def asked(self) -> Numbers:
+        """Return how far each gradient asks its parameter to go: |gradient| / |parameter|.
+
+        The largest of the window. One that begins at zero counts as of size 0.01.
+        """
+        tally, sizes, sites = self.scene.tally, self.scene.sizes, self.summed
+        largest = np.zeros(len(tally.parameters))
+        most = np.fmax.reduce(sizes[sites], axis=1, initial=0)
+        np.maximum.at(largest, tally.parameter[sites], most)
+        size = np.fmax.reduce(sizes[self.site], axis=1, initial=0)
+        least = np.sqrt(np.maximum(tally.latest["numel"][self.site], 1)) / 100
+        found: Numbers = largest[tally.parameter[self.site]] / np.maximum(size, least)
+        return found
+
+    @cached_property
+    def summed(self) -> Sites:
+        """Return where the gradient that a step ended with is seen best.
+
+        As the optimizer sees it; else as `.grad` holds it; else as each backward adds it. What is
+        added may cancel.
+        """
+        tally = self.scene.tally
+        sites = self.scene.of_role("param_grad")
+        rank = np.where(tally.direction[sites] == OPTIMIZER, 2, tally.held[sites].astype(int))
+        best = np.zeros(len(tally.parameters), np.int64)
+        np.maximum.at(best, tally.parameter[sites], rank)
+        found: Sites = sites[rank == best[tally.parameter[sites]]]
+        return found
+
+    def _any(self, table: Table, sites: Sites | None = None) -> Table:
         """Return, per parameter and step, whether a table is true at any of its gradients."""
         tally = self.scene.tally
         found = np.zeros((len(tally.parameters), table.shape[1]), np.bool_)
-        sites = self.scene.of_role("param_grad")
+        sites = self.scene.of_role("param_grad") if sites is None else sites
         np.logical_or.at(found, tally.parameter[sites], table[sites])
         rows: Table = found[tally.parameter[self.site]]
         return rows

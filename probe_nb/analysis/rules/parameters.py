@@ -215,6 +215,8 @@ def stuck(scene: Scene) -> list[Finding]:
     judged = moved & owned.moving_gradient
     still = owned.trained & ((judged & owned.unchanged).sum(axis=1) >= wanted)
     still &= ~(judged & owned.changed).any(axis=1)
+    asked, moves = owned.asked, owned.changed.any(axis=1)
+    still &= asked >= scene.limits.stuck_beside * np.median(asked[moves])
     sites = owned.site[still]
     coarse = np.array([scene.dtype(int(site)) in _COARSE for site in sites], np.bool_)
     steps = int(judged.sum(axis=1).max()) if len(sites) else 0

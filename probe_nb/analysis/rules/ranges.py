@@ -48,7 +48,6 @@ def _at_end(scene: Scene, alarm: str, kind: str) -> list[Finding]:
             threshold=threshold,
             row=first.row,
             others=others,
-            order=first.order,
         )
     ]
 

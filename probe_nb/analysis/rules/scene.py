@@ -225,7 +225,6 @@ class Scene:
         threshold: float = np.nan,
         rows: Iterable[int] = (),
         others: Iterable[int] = (),
-        order: int | None = None,
         row: int | None = None,
         advice: str = "",
     ) -> Finding:
@@ -249,6 +248,6 @@ class Scene:
             site=int(site),
             row=row,
             rows=tuple(sorted(evidence)),
-            order=int(latest["order"][site]) if order is None else order,
+            order=int(latest["order"][site]),
             others=tuple(int(other) for other in others),
         )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from probe_nb.analysis.finding import Finding, Severity
 from probe_nb.analysis.rules.scene import BACKWARD, FORWARD, Scene, Sites
 from probe_nb.analysis.words import number, plural
 from probe_nb.store.columns import Filter
+
+_MANY: Final = 16
+"""Elements of a gradient that is judged: the sum of a few may cancel by chance."""
 
 
 def sudden_change(scene: Scene) -> list[Finding]:
@@ -19,11 +24,11 @@ def sudden_change(scene: Scene) -> list[Finding]:
     seen = scene.changed
     judged = (seen.step >= 0) & scene.floats & (tally.latest["numel"] > 1)
     forward = np.flatnonzero(judged & (tally.direction == FORWARD))
-    judged &= (tally.direction == BACKWARD) & (seen.peak >= scene.limits.change_least)
-    rises, falls = (
-        np.flatnonzero(judged & (seen.bits > 0)),
-        np.flatnonzero(judged & (seen.bits < 0)),
-    )
+    judged &= (tally.direction == BACKWARD) & (tally.latest["numel"] >= _MANY)
+    judged &= (tally.parameter < 0) | (scene.ndim > 1)
+    high = (seen.bits > 0) & (seen.peak >= scene.limits.change_least)
+    rises = np.flatnonzero(judged & high)
+    falls = np.flatnonzero(judged & (seen.bits < 0) & (tally.parameter < 0))
     if len(rises) and not (len(forward) and seen.step[forward].min() <= seen.step[rises].min()):
         return [_change(scene, rises, "warning")]
     if len(forward):

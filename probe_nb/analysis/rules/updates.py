@@ -146,32 +146,33 @@ def update_lost(scene: Scene) -> list[Finding]:
 
     Where gradients are zero there is nothing to lose.
     """
-    limits, tally = scene.limits, scene.tally
-    sites = scene.of_role("update", direction=OPTIMIZER)
+    limits, tally, owned = scene.limits, scene.tally, Owned.of(scene)
     dtypes = tally.columns.tables.dtypes.values
     coarse = [code for code, name in enumerate(dtypes) if name in ("bfloat16", "float16")]
-    sites = sites[np.isin(tally.latest["dtype"][sites], coarse)]
-    if not len(sites):
+    weights = owned.site[np.isin(tally.latest["dtype"][owned.site], coarse)]
+    if not len(weights) or not _stepped(scene):
         return []
-    gradients = {
-        int(tally.parameter[site]): int(site)
-        for site in scene.of_role("param_grad", direction=BACKWARD)
-    }
-    sites = np.array([s for s in sites if int(tally.parameter[s]) in gradients], np.intp)
-    fed = np.array([gradients[int(tally.parameter[s])] for s in sites], np.intp)
+    gradient = np.full((2, len(tally.parameters)), -1)
+    gradient[0, tally.parameter[weights]] = weights
+    fed = scene.of_role("param_grad", direction=BACKWARD)
+    gradient[1, tally.parameter[fed]] = fed
+    sites = scene.of_role("update", direction=OPTIMIZER)
+    sites = sites[(gradient[:, tally.parameter[sites]] >= 0).all(axis=0)]
+    value, fed = gradient[:, tally.parameter[sites]]
     lost = tally.window.zero_share(sites) - tally.window.zero_share(fed)
-    found = np.flatnonzero(scene.lasts(sites, (lost >= limits.lost_share) & (lost < 1)))
+    found = np.flatnonzero(scene.lasts(sites, lost >= limits.lost_share))
     if not len(found):
         return []
     worst = scene.by_execution(sites[found])
     site = int(worst[0])
-    share = float(lost[np.flatnonzero(sites == site)[0]][scene.seen[site]][-1])
+    row = int(np.flatnonzero(sites == site)[0])
+    share, dtype = float(lost[row][scene.seen[site]][-1]), scene.dtype(int(value[row]))
     return [
         scene.finding(
             "warning",
             "update_lost",
             site,
-            f"Updates of {scene.name(site)} are rounded away in {scene.dtype(site)}",
+            f"Updates of {scene.name(site)} are rounded away in {dtype}",
             detail=[
                 (
                     f"{share:.0%} of the elements that have a gradient stay as they are (alarm "
@@ -184,6 +185,16 @@ def update_lost(scene: Scene) -> list[Finding]:
             others=worst[1:],
         )
     ]
+
+
+def _stepped(scene: Scene) -> bool:
+    """Tell whether an optimizer really stepped: a learning rate is not 0, no scaler stopped it."""
+    tally = scene.tally
+    settings = [(s, scene.about(s).leaf) for s in scene.of_role("state", direction=OPTIMIZER)]
+    rates = [s for s, leaf in settings if leaf.endswith(".lr") and scene.about(s).api]
+    skips = [s for s, leaf in settings if leaf == "skipped"]
+    moves = not rates or bool((tally.latest["max"][rates] > 0).any())
+    return moves and not bool((tally.latest["max"][skips] > 0).any())
 
 
 # -- micro steps ----------------------------------------------------------------------------------
