@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,15 +21,13 @@ from probe_nb.observe.calls import Call
 from probe_nb.observe.select import Watched, matching
 from probe_nb.observe.shards import held
 from probe_nb.observe.sink import Facts, Where
-from probe_nb.recorder import Recorder
+from probe_nb.recorder import DIRECTION, Recorder
 from probe_nb.run import Run
 from probe_nb.stats.measurable import bare, modes_off
 from probe_nb.store.keeping import Tensors
 from probe_nb.store.kept import Kept
 from probe_nb.store.stream import Stream
 from probe_nb.terms import RunInfo, Status, printable
-
-_GRADIENTS: Final = ("grad_output", "grad_input", "param_grad")
 
 
 class Keeper:
@@ -105,12 +103,12 @@ class Keeper:
     @staticmethod
     def _kept(call: Call, where: Where, facts: Facts, backward: int, part: str = "") -> Kept:
         watched = call.watched
-        own = "backward" if where[0] in _GRADIENTS else "forward"
+        way = DIRECTION[where[0]] if len(where) == 2 else where[2]  # noqa: PLR2004 - role and leaf
         dtype = facts.dtype
         return Kept(
             watched.model,
             watched.path,
-            own if len(where) == 2 else where[2],  # noqa: PLR2004 - role and leaf
+            way,
             where[0],
             printable(where[1]) + part,
             call.step,

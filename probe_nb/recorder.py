@@ -36,7 +36,7 @@ from probe_nb.terms import (
     shown,
 )
 
-_DIRECTION: Final[dict[Role, Direction]] = {
+DIRECTION: Final[dict[Role, Direction]] = {
     "input": "forward",
     "output": "forward",
     "param": "forward",
@@ -47,6 +47,8 @@ _DIRECTION: Final[dict[Role, Direction]] = {
     "update": "optimizer",
     "state": "optimizer",
 }
+"""The direction of a role, where nothing else is said."""
+
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 
 Spot = tuple[bytes, bool, bool]
@@ -147,7 +149,7 @@ class Recorder:
     def _spot(self, watched: Watched, where: Where) -> Spot:
         """Return what the rows of a site have in common."""
         role, leaf = where[0], printable(where[1])
-        way = _DIRECTION[role] if len(where) == 2 else where[2]  # noqa: PLR2004 - role and leaf
+        way = DIRECTION[role] if len(where) == 2 else where[2]  # noqa: PLR2004 - role and leaf
         site = Site(watched.model, watched.path, watched.type, watched.api, way, role, leaf)
         once = role not in ("param", "buffer") and ".grad" not in leaf and way != "optimizer"
         code = of_site(self._columns.tables.sites.code(site))

@@ -107,6 +107,34 @@ def test_every_role_of_every_step_is_what_a_twin_saw():
         assert torch.equal(got, want[module, role, leaf, step]), (module, role, leaf, step)
 
 
+def test_what_an_optimizer_sees_leaves_and_keeps_is_kept_in_its_direction():
+    torch.manual_seed(0)
+    model = nn.Linear(2, 2, bias=False)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    keep = probe.Keep("*", roles="param, param_grad, update, state")
+    with no_faults(), probe.watch(model, optimizer=optimizer, keep=keep) as run:
+        for _ in range(2):
+            before = model.weight.detach().clone()
+            model(torch.ones(1, 2)).square().sum().backward()
+            grad = model.weight.grad.clone()
+            optimizer.step()
+            optimizer.zero_grad()
+    kept, rows = run.kept(), run.df
+    for name in ("module", "direction", "role", "leaf", "step"):
+        assert (
+            kept[name].astype(str).tolist()
+            == rows[name].astype(str)[rows["role"].isin(keep.roles)].tolist()
+        )
+    after = model.weight.detach()
+    want = {"direction": "optimizer", "leaf": "weight"}
+    assert torch.equal(run.tensor("(root)", "param", leaf="weight"), before)
+    assert torch.equal(run.tensor("(root)", "param", **want), after)
+    assert torch.equal(run.tensor("(root)", "param_grad", **want), grad)
+    assert torch.equal(run.tensor("(root)", "update", leaf="weight"), after - before)
+    average = optimizer.state[model.weight]["exp_avg"]
+    assert torch.equal(run.tensor("(root)", "state", leaf="weight.exp_avg"), average)
+
+
 def test_the_input_of_a_module_that_overwrites_it_is_the_one_it_was_given():
     want = twin_saw(1)
     model, optimizer = made()
