@@ -48,11 +48,21 @@ def source(step: Step, call: Call, place: int, found: Birth) -> Birth | None:
     first = next((p for p in taken if calls.site(p).leaf == "0"), None)
     if first is None or found.why != "own" or call.parent is None:
         return None
-    arose = forward.arrived(step, call, first)
+    taker, place = _outermost(step, call, first)
+    arose = forward.arrived(step, taker, place)
     if weights:  # no mask: they are applied to it
         return arose
-    fed = any(calls.same(p, first) for p in step.soft(call.parent.inputs))
-    return found if fed else replace(found, came=arose.between)
+    return replace(found, came=arose.between)
+
+
+def _outermost(step: Step, call: Call, place: int) -> tuple[Call, int]:
+    """Return the outermost call around one that was handed the same tensor, and its record."""
+    while (around := call.parent) is not None:
+        same = [p for p in step.soft(around.inputs) if step.calls.same(p, place)]
+        if not same:
+            break
+        call, place = around, same[0]
+    return call, place
 
 
 def shown(step: Step, users: Iterable[Call]) -> Birth | None:

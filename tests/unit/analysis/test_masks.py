@@ -114,6 +114,13 @@ class TestLoud:
         run = watched(nn.Sequential(nn.Softmax(-1)), torch.full((1, 3), -INF), backward=False)
         assert first(run) == ("forward", "0", "output", None)
 
+    def test_minus_inf_in_the_data_is_the_datas_where_weights_are_applied_to_it(self):
+        model = nn.Sequential(nn.Sequential(nn.Linear(2, 2)), nn.ReLU())
+        nn.init.eye_(model[0][0].weight)  # 0 * -Inf
+        run = watched(model, torch.tensor([[-INF, 1.0]]), backward=False)
+        assert first(run) == ("input", "", "input", None)
+        assert run.first_nonfinite().kind == "-Inf"
+
     def test_a_module_that_masks_a_row_whole_is_named_itself(self):
         model = nn.Sequential(MaskedFill(torch.ones(3, 3, dtype=torch.bool)), nn.Softmax(-1))
         found = watched(model, SQUARE, backward=False).first_nonfinite()
