@@ -121,11 +121,13 @@ def _note(trace: Trace, role: str, module: str, leaf: str, tensor: Tensor) -> No
     if not tensor.is_floating_point() or not tensor.numel():
         return
     x = tensor.detach().float().numpy().ravel()
-    finite = x[np.isfinite(x)]
-    nan = int(np.isnan(x).sum())
-    inf, neginf = int((x == np.inf).sum()), int((x == -np.inf).sum())
-    absmax = float(np.abs(finite).max()) if finite.size else math.nan
-    zeros = float((x == 0).mean())
+    absmax, zeros = float(np.abs(x).max()), 1 - np.count_nonzero(x) / x.size
+    nan = inf = neginf = 0
+    if not math.isfinite(absmax):
+        finite = x[np.isfinite(x)]
+        nan = int(np.isnan(x).sum())
+        inf, neginf = int((x == np.inf).sum()), int((x == -np.inf).sum())
+        absmax = float(np.abs(finite).max()) if finite.size else math.nan
     trace.seen.append(Seen(trace.step, role, module, leaf, nan, inf, neginf, absmax, zeros))
 
 
