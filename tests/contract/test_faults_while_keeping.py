@@ -115,6 +115,7 @@ def threads():
     return [t for t in threading.enumerate() if t.name.startswith("probe_nb")]
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_any_line_reaches_the_user_once_and_nothing_wrong_is_kept(folder, truth):
     bad = {}
     for place in lines(folder, KeyboardInterrupt):
@@ -131,6 +132,7 @@ def test_ctrl_c_at_any_line_reaches_the_user_once_and_nothing_wrong_is_kept(fold
     assert threads() == []
 
 
+@pytest.mark.slow
 def test_an_error_of_ours_at_any_line_never_reaches_the_training_and_is_told(folder, truth):
     bad = {}
     for place in lines(folder, MemoryError):

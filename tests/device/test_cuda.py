@@ -102,3 +102,28 @@ def test_what_is_added_to_the_memory_of_the_gpu_is_bounded():
     assert torch.cuda.max_memory_allocated() - before < 64 * 2**20
     reducer.drain()
     assert torch.cuda.memory_allocated() == before
+
+
+@pytest.mark.parametrize("own_stream", [False, True])
+def test_tensors_are_kept_without_a_wait_in_the_order_of_the_stream(own_stream):
+    model = net()
+    stream = torch.cuda.Stream() if own_stream else torch.cuda.current_stream()
+    keep = probe.Keep("*", roles="input,output,grad_output,param_grad")
+    xs = [torch.randn(16, 32).cuda() for _ in range(3)]
+    want, size = [], 4_000_000
+    for x in xs:
+        with torch.no_grad():
+            want.append(model[0](x).cpu())
+    torch.cuda.synchronize()
+    with probe.watch(model, keep=keep) as run, torch.cuda.stream(stream):
+        for x in xs:
+            busy = torch.randn(size, device="cuda")  # the device is behind when the hook runs
+            out = model(x)  # the drain of the step before may wait here
+            with waiting_forbidden():
+                out.square().sum().backward()
+                busy.mul_(2.0)
+                x.zero_()
+    assert set(run.kept()["status"]) == {"kept"}
+    for step, first in enumerate(want):  # what the module after it then overwrote
+        assert torch.equal(run.tensor("0", "output", step), first)
+        assert run.tensor("0", "param_grad", step, leaf="weight").abs().sum() > 0
