@@ -67,7 +67,7 @@ def append(columns: Columns, rows: list[dict[str, Any]]) -> None:
             "status": STATUS_CODE[row.get("status", "ok")],
             "order": row.get("order", len(columns) + number),
             "numel": row.get("numel", _elements(row)),
-            "rank": -1,
+            "rank": row.get("rank", -1),
             "backward": row.get("backward", -1),
             "checksum": -1,
             "loss_scale": row.get("loss_scale", math.nan),

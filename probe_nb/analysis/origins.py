@@ -12,6 +12,7 @@ from probe_nb.analysis.alarms import ScalerSteps
 from probe_nb.analysis.births import Birth, Kind, Marks, Phase, Sorts, Step
 from probe_nb.analysis.calls import NEEDED, Calls
 from probe_nb.analysis.search import birth
+from probe_nb.analysis.thresholds import DEFAULTS
 from probe_nb.analysis.told import Words
 from probe_nb.store.columns import Columns, Filter
 from probe_nb.store.table import COLUMNS, Arrays, stored, to_frame
@@ -19,9 +20,6 @@ from probe_nb.terms import COUNTS, RunInfo, shown
 
 if TYPE_CHECKING:
     import pandas as pd
-
-PATIENCE: Final = 5
-"""Overflowing steps in a row that a `GradScaler` may take to find its scale."""
 
 _AFTER: Final = (
     *("step", "order", "rank", "model", "module", "type", "direction", "role", "leaf"),
@@ -124,7 +122,7 @@ class Origins:
     def unsettled(self) -> Birth | None:
         """Return the birth of gradients that overflow under a loss scale, and go on doing so."""
         scaler = self.scaler
-        if scaler.streak < PATIENCE:
+        if scaler.streak < DEFAULTS.scaler_patience:
             return None
         step = scaler.overflowed[-scaler.streak]
         if self._unsettled[0] != step:

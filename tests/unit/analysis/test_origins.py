@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import probe_nb as probe
 from tests.models import no_faults
+from tests.records import run as by_hand
 
 NAN, INF = math.nan, math.inf
 
@@ -170,6 +171,41 @@ class TestForward:
         run = watched(model, fed().requires_grad_(), recompute=True)
         assert first(run) == ("forward", "inner.1", "output", None)
         assert not run.first_nonfinite().rows["recompute"].any()
+
+    def test_ranks_are_told_apart_though_their_records_stand_side_by_side(self):
+        def of(rank, start, bad):
+            rows = [("", "input"), ("a", "input"), ("a", "output"), ("b", "input"), ("", "output")]
+            return [
+                {"module": module, "role": role, "rank": rank, "order": order, "nan_count": nan}
+                for order, ((module, role), nan) in enumerate(zip(rows, bad, strict=True), start)
+            ]
+
+        run = by_hand([*of(0, 0, (0, 0, 0, 0, 0)), *of(1, 0, (0, 0, 0, 4, 4))])
+        assert first(run) == ("forward", "", "input", ("a", "b"))
+        assert run.first_nonfinite().rows["rank"].tolist() == [1, 1]
+        assert run.first_nonfinite().after["rank"].tolist() == [1]
+
+    def test_micro_steps_are_told_apart(self):
+        steady = nn.Linear(2, 2)
+        model = nn.Sequential(steady, Do(lambda x: x * (NAN if x.abs().max() > 50 else 1)))
+        nn.init.ones_(steady.weight)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        with no_faults(), probe.watch(model, optimizer=optimizer, live=False) as run:
+            for scale in (1.0, 100.0):
+                model(fed() * scale).sum().backward()
+        found = run.first_nonfinite()
+        assert (found.step, found.module) == (0, "1")
+        assert found.rows["micro_step"].unique().tolist() == [1]
+
+    def test_rows_without_numbers_are_not_taken_for_finite(self):
+        rows = [
+            {"module": "a", "role": "input", "status": "failed"},
+            {"module": "a", "role": "output", "nan_count": 1},
+        ]
+        found = by_hand(rows).first_nonfinite()
+        assert found.module == "a"
+        assert "the inputs of this call were not all measured" in found.detail
+        assert "born here" not in found.detail
 
 
 class TestBackward:
