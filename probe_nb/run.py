@@ -349,7 +349,8 @@ class Run:
         '+Inf first appeared at step 0 in (root) (forward input)'
         """
         self.flush()
-        return first_nonfinite(self.columns, self.info)
+        left, _ = self.columns.there()
+        return first_nonfinite(left, self.info)
 
     # -- tensors --------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import pickle
 import sys
@@ -301,6 +302,30 @@ def test_numbers_are_those_of_a_watch_that_does_not_stop():
             model(fed()).sum().backward()
         frames.append(run.df.drop(columns="reused"))  # each tensor is reduced by itself
     assert frames[0].equals(frames[1])
+
+
+def test_not_a_bit_of_the_training_changes():
+    def trained(stop_on):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(2, 8), nn.Dropout(), nn.ReLU(inplace=True), nn.Linear(8, 1))
+        optimizer = torch.optim.AdamW(model.parameters())
+        options = {"stop_on": stop_on, "optimizer": optimizer, "live": False}
+        with probe.watch(model, **options) if stop_on else contextlib.nullcontext():
+            for _ in range(3):
+                model(fed()).pow(2).sum().backward()
+                optimizer.step()
+        return [*model.state_dict().values(), *(p.grad for p in model.parameters()), torch.rand(3)]
+
+    bare, stopping = trained(None), trained("nonfinite")
+    assert all(torch.equal(one, other) for one, other in zip(bare, stopping, strict=True))
+
+
+def test_what_led_there_can_be_kept():
+    model = nn.Sequential(nn.Linear(2, 2), Do(lambda x: x * NAN))
+    given = []
+    model[0].register_forward_hook(lambda *call: given.append(call[2].detach().clone()))
+    error = stopped(lambda: model(fed()), model, keep="1")
+    assert torch.equal(error.run.tensor("1"), given[0])
 
 
 def test_the_error_is_one_of_ours_and_can_be_pickled():
