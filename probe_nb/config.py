@@ -14,6 +14,8 @@ from probe_nb.terms import MODULE_ROLES, Role, printable
 
 MEMORY: Final = "1GiB"
 STOPS: Final = ("nonfinite",)
+LEVELS: Final = {"module": "module", "L0": "module", "api": "api", "L1": "api", "mix": "mix"}
+"""What is recorded, and the other names of it: calls of modules, of functions, or of both."""
 _LIVE: Final = ("wants", "keep", "on_finding")
 """Options that are no plain values."""
 _STEPS: Final = 2**30
@@ -24,6 +26,8 @@ _STEPS: Final = 2**30
 class WatchConfig:
     """The checked options of a session."""
 
+    level: str = "module"
+    apis: tuple[str, ...] = ()
     select: tuple[str, ...] = ()
     roles: tuple[Role, ...] = MODULE_ROLES
     steps: str | None = None
@@ -50,6 +54,8 @@ class WatchConfig:
 
 def checked(
     *,
+    level: str = "module",
+    apis: str | Sequence[str] | None = None,
     select: str | Sequence[str] | None = None,
     roles: str | Sequence[str] | None = None,
     steps: Steps = None,
@@ -79,6 +85,10 @@ def checked(
         raise ConfigError(f"`name` is {name!r}; give a text that names the run.")
     if micro_batches is not None and (type(micro_batches) is not int or micro_batches < 1):
         raise ConfigError(f"`micro_batches` is {micro_batches!r}; give a whole number from 1 on.")
+    if level not in tuple(LEVELS):
+        raise ConfigError(f"`level` is {level!r}; give one of {', '.join(LEVELS)}.")
+    if apis is not None and LEVELS[level] == "module":
+        raise ConfigError('`apis` chooses functions of torch; give `level="api"` or `"mix"` too.')
     if compiled not in ("stay", "eager"):
         raise ConfigError(
             f"`compiled` is {compiled!r}; give `stay`, or `eager` to run it uncompiled meanwhile."
@@ -90,6 +100,8 @@ def checked(
     written, wants = grammar.steps_in(steps)
     recorded = grammar.roles_in(roles, MODULE_ROLES)
     return WatchConfig(
+        level=LEVELS[level],
+        apis=grammar.words("apis", apis),
         select=grammar.words("select", select),
         roles=recorded,
         steps=written,

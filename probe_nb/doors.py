@@ -23,7 +23,7 @@ from probe_nb.run import Run
 from probe_nb.session import Session
 
 _OPTIONS: Final = (
-    *("optimizer", "scaler", "level", "select", "roles", "steps", "token_range"),
+    *("optimizer", "scaler", "level", "apis", "select", "roles", "steps", "token_range"),
     *("first_step", "micro_batches", "reduce_once", "compiled", "recompute"),
     *("keep", "stop_on", "alerts", "on_finding", "memory", "name", "live"),
 )
@@ -117,6 +117,7 @@ def watch(
     optimizer: Any = None,
     scaler: Any = None,
     level: str = "module",
+    apis: Any = None,
     select: Any = None,
     roles: Any = None,
     steps: Any = None,
@@ -147,7 +148,11 @@ def watch(
             first forward after the last one named has stepped. Without it any torch optimizer that
             holds a watched parameter ends steps.
         scaler: The `GradScaler`; gradients are divided by its scale.
-        level: `"module"` (alias `"L0"`).
+        level: `"module"` (alias `"L0"`): calls of modules. `"api"` (`"L1"`): calls of functions of
+            torch, such as `Functional.relu` and `Tensor.add`, also without a model. `"mix"`: both.
+            See docs/api-level.md for what this changes.
+        apis: Which functions: `"core"`, `"focus"` (None), or `"all"`, with names added or taken
+            out: `"core, Tensor.add, !Functional.dropout"`; a file of names ends with `.yaml`.
         select: Patterns on module paths (`"layers.*"`) and types (`"type:Linear"`); a leading
             `!` takes out again. A string with commas or a list. None watches everything.
         roles: Some of `input output param grad_output grad_input param_grad`. None: all.
@@ -202,9 +207,9 @@ def watch(
     for word, value in models.items():
         if not isinstance(value, nn.Module) and closest(word, _OPTIONS):
             raise ConfigError(f"`{word}` is not an option.{closest(word, _OPTIONS)}")
-    if level not in ("module", "L0"):
-        raise ConfigError(f"`level` is {level!r}; this version watches `module` (alias `L0`).")
     options = config.checked(
+        level=level,
+        apis=apis,
         select=select,
         roles=roles,
         steps=steps,
@@ -221,8 +226,9 @@ def watch(
         memory=memory,
         name=name,
     )
+    no_model = model is None and not models and options.level == "api"
     return Watch(
-        as_models(model, models),
+        {} if no_model else as_models(model, models),
         as_optimizers(optimizer),
         lambda chosen, optimizers: Session(chosen, options, optimizers, scaler),
         live=live,

@@ -21,6 +21,7 @@ from probe_nb.analysis import alert_rules
 from probe_nb.analysis.heard import Hearer
 from probe_nb.config import WatchConfig
 from probe_nb.errors import SessionStateError, notify
+from probe_nb.observe.aside import aside
 from probe_nb.observe.attach import Attachment
 from probe_nb.observe.only import Range
 from probe_nb.observe.select import (
@@ -65,6 +66,7 @@ class Session:
         self._parameters, self._only = rooms.parameters, rooms.only
         self._scaler, self._coverage = rooms.scaler, rooms.coverage
         self._steps, self._buffers = rooms.steps, rooms.buffers
+        self._functions = rooms.functions
         self._attachment = rooms.attachment
         alert_rules.checked(options.alerts)
         self.listeners: list[Callable[[], None]] = []
@@ -104,7 +106,9 @@ class Session:
         return [m for w in all_of_them if w.selected and (m := w.module()) is not None]
 
     def shares_modules_with(self, other: Session) -> bool:
-        """Tell whether both watch the same module."""
+        """Tell whether both watch the same module, or neither watches any."""
+        if not self._watched and not other._watched:
+            return True
         theirs = [m for w in other._watched if (m := w.module()) is not None]
         return any((w := self._by_id.get(id(m))) is not None and w.module() is m for m in theirs)
 
@@ -176,7 +180,8 @@ class Session:
         """End the current step; from then on steps end only through this call."""
         if self._attached is None:
             raise SessionStateError("This session is closed, so it has no step to end.")
-        self._clock.step_by_hand()
+        with aside():
+            self._clock.step_by_hand()
 
     def only(self, module: Any, name: str) -> Range:
         """Record one module alone, as `name`, until the range that is returned is closed."""
@@ -186,16 +191,19 @@ class Session:
 
     def flush(self) -> None:
         """Take in what was seen so far, in the middle of a step."""
-        self._modules.drop_raised()
-        self._steps.settle()
-        self._drain()
-        self._note_unobserved()
+        with aside():  # what we compute is no call of the user's
+            self._modules.drop_raised()
+            self._steps.settle()
+            self._drain()
+            self._note_unobserved()
 
     def step_begins(self) -> None:
         """Prepare the first root forward of a step: parameters are read before they are used."""
         for watched in self._watched:
             watched.begin_step()
         self._only.begin_step()
+        if self._functions is not None:
+            self._functions.begin_step()
         self._unread = True
         self._read_parameters()
 

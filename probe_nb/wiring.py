@@ -20,6 +20,8 @@ from probe_nb.observe.buffers import Buffers
 from probe_nb.observe.calls import Clock
 from probe_nb.observe.compiled import NOTICE, Uncompiled
 from probe_nb.observe.coverage import Coverage
+from probe_nb.observe.functions import OF_CALLS, Functions
+from probe_nb.observe.functions_choice import Choice
 from probe_nb.observe.gradients import Gradients
 from probe_nb.observe.modules import ModuleHooks
 from probe_nb.observe.only import Only, ParameterSink
@@ -34,6 +36,7 @@ from probe_nb.run import Run
 from probe_nb.stats.summary import Reducer
 from probe_nb.stopping import Stopper
 from probe_nb.store.columns import Columns
+from probe_nb.terms import Role
 
 
 class Events(Protocol):
@@ -75,6 +78,7 @@ class Rooms:
     only: Only
     steps: StepsTaken
     coverage: Coverage
+    functions: Functions | None
     attachment: Attachment
 
 
@@ -102,6 +106,8 @@ def wired(
     if options.stop_on is not None:
         recorder = Stopper(recorder, run, events.stopped, outputs="output" in options.roles)
     roles, tasks = frozenset(options.roles), Tasks(clock)
+    if options.level == "api":
+        roles &= OF_CALLS
     gradients = Gradients(clock, recorder, roles, tasks)
     only = Only(by_id, clock)
     owned = ParameterSink(recorder, only)
@@ -121,11 +127,25 @@ def wired(
         recorder,
         roles,
         only=only,
+        records=options.level != "api",
         recomputes=options.recompute,
         begins=events.step_begins,
         goes_on=events.step_goes_on,
         built=built,
     )
+    functions = None
+    if options.level != "module":
+        functions = Functions(
+            clock,
+            gradients,
+            recorder,
+            roles,
+            only=only,
+            modules=modules,
+            wants=Choice(options.apis).wants,
+            everywhere=not options.select,
+            begins=events.step_begins,
+        )
     scale = scaling.scale if scaling is not None else lambda: None
     rows = StepRows(watched, clock, recorder, only, roles=roles, scale=scale)
     info.moved = rows.groups
@@ -149,16 +169,23 @@ def wired(
         buffers=buffers,
         only=only,
         steps=steps,
-        coverage=Coverage(watched, only.named, roles, opened=opened),
+        coverage=Coverage(watched, only.named, _of_modules(roles, options), opened=opened),
+        functions=functions,
         attachment=Attachment(
             modules,
             gradients,
             parameters,
             optimizer=stepped,
             steps=steps,
+            functions=functions,
             uncompiled=Uncompiled() if opened else None,
         ),
     )
+
+
+def _of_modules(roles: frozenset[Role], options: WatchConfig) -> frozenset[Role]:
+    """Return the roles that modules of the model have rows of."""
+    return frozenset() if options.level == "api" else roles
 
 
 def _recorder(

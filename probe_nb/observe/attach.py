@@ -14,6 +14,7 @@ from torch.nn.modules import module as torch_module
 from torch.optim import optimizer as torch_optimizer
 
 from probe_nb.observe.compiled import Uncompiled
+from probe_nb.observe.functions import Functions
 from probe_nb.observe.gradients import Gradients
 from probe_nb.observe.modules import ModuleHooks
 from probe_nb.observe.optimizers import OptimizerHook
@@ -39,9 +40,11 @@ class Attachment:
         *,
         optimizer: OptimizerHook,
         steps: StepsTaken,
+        functions: Functions | None = None,
         uncompiled: Uncompiled | None = None,
     ) -> None:
         """Hold what is to be attached; nothing is attached before `attach`."""
+        self._functions = functions
         self._uncompiled = uncompiled
         self._modules = modules
         self._gradients = gradients
@@ -64,6 +67,8 @@ class Attachment:
             self._modules.prepare(watched)
             torch_module.register_module_forward_pre_hook(self._modules.before)
             torch_module.register_module_forward_hook(self._modules.after, always_call=True)
+            if self._functions is not None:
+                self._functions.open()
         except BaseException:
             self.release(watched)
             raise
@@ -77,6 +82,8 @@ class Attachment:
             raise
 
     def _release(self, watched: list[nn.Module]) -> None:
+        if self._functions is not None:
+            self._functions.close()
         ours = (self._modules, self._optimizer, self._steps)
         for table in _TABLES:
             for key, hook in list(table.items()):

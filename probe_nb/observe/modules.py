@@ -45,6 +45,7 @@ class ModuleHooks:
         roles: frozenset[Role],
         *,
         only: Only,
+        records: bool,
         recomputes: bool,
         begins: Callable[[], None],
         goes_on: Callable[[], None],
@@ -52,11 +53,13 @@ class ModuleHooks:
     ) -> None:
         """Tie the parts together.
 
+        `records` says that calls are recorded, not only those of what `only` records alone.
         `begins` is called when a step begins, before its first row; `goes_on` at the other root
         forwards; `built` when a lazy module got its parameters, before its first forward.
         """
         self._watched = watched
         self._only = only
+        self._records = records
         self._clock = clock
         self._gradients = gradients
         self._sink = sink
@@ -275,11 +278,12 @@ class ModuleHooks:
         if renamed and clock.recording:  # lazy until now
             self._built(watched)
         heard = self._only.hears(watched)
-        recorded = heard is not None and heard.selected and clock.recording
+        seen = heard is not None and heard.selected and clock.recording
+        recorded = seen and (self._records or heard is self._only.now)
         number, watched.calls = watched.calls, watched.calls + 1
         when = (clock.step, clock.micro_step, number)
         call = Call(heard or watched, id(frame), *when, bool(module.training), recorded=recorded)
-        call.watched.seen |= recorded
+        call.watched.seen |= seen
         call.place = place
         place.note(watched, call)
         return call

@@ -159,6 +159,8 @@ def test_a_config_is_frozen_and_can_be_written_as_json():
         config.name = "other"
     written = json.loads(json.dumps(config.as_dict(), allow_nan=False))
     assert written == {
+        "level": "module",
+        "apis": [],
         "select": ["a", "b"],
         "roles": list(ALL),
         "steps": "::100",

@@ -1,0 +1,116 @@
+"""Function of torch -> the name that its rows have: `Functional.relu`, `Tensor.add`, `Torch.cat`.
+
+The same object may lie in several packages under several names. It is then taken for the one that
+models call: `torch.nn.functional.conv1d` is `torch.conv1d`, and its name is `Functional.conv1d`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch._ops import OpOverload, OpOverloadPacket
+
+from probe_nb.observe.functions_lists import is_question
+
+Named = tuple[str, str]
+"""A prefix, and the name behind it."""
+
+_RECURRENT: Final = (
+    *("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell"),
+    "rnn_relu_cell",
+)
+"""What layers call through `torch._VF`."""
+
+_NAMESPACES: Final = {"aten": "Aten", "npu": "NPU", "prims": "Prims"}
+"""Operators of these namespaces of `torch.ops`; others go by the namespace itself."""
+
+_INNER: Final = frozenset(
+    ("profiler", "prim", "debugprims", "inductor", "fsdp", "_c10d_functional", "c10d", "streams")
+)
+"""Namespaces of `torch.ops` that torch uses for itself."""
+
+
+class Names:
+    """Knows the names of functions; the packages are read once, when the first is asked for."""
+
+    def __init__(self) -> None:
+        """Know of none."""
+        self._known: dict[Any, Named] = {}
+
+    def of(self, function: Any) -> Named | None:
+        """Return the name of a function, None if it is none of torch's that computes."""
+        if isinstance(function, (OpOverload, OpOverloadPacket)):
+            return _operator(function)
+        if not self._known:
+            self._read()
+        found = self._known.get(function) or _of_device(function)
+        return None if found is None or is_question(found[1]) else found
+
+    def _read(self) -> None:
+        """Read the packages, those first whose names are preferred."""
+        functional = [(name, f) for name, f in _functions(nn.functional) if _is_public(name)]
+        self._add("Functional", functional)
+        recurrent = [(name, getattr(torch._VF, name, None)) for name in _RECURRENT]
+        self._add("VF", recurrent)
+        self._add("Tensor", [(n, f) for n in dir(torch.Tensor) if (f := _method(n)) is not None])
+        for package in (torch, torch.functional, torch._C._VariableFunctions):
+            self._add("Torch", _functions(package))
+        for package in (torch.linalg, torch.fft, torch.special, torch.sparse, torch.nested):
+            self._add("Torch", _functions(package))
+        self._add("Torch", _functions(torch._VF))
+
+    def _add(self, prefix: str, functions: Any) -> None:
+        """Take functions in; of several names of one the one that it has itself goes first."""
+        for name, function in functions:
+            try:
+                known = self._known.setdefault(function, (prefix, name))
+            except TypeError:  # no key of a dict: no function
+                continue
+            own = getattr(function, "__name__", None)
+            if known[0] == prefix and name == own and known[1] != own:
+                self._known[function] = (prefix, name)
+
+
+def _functions(package: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield the functions of a package by name; classes and modules are none."""
+    for name in dir(package):
+        value = getattr(package, name, None)
+        if callable(value) and not isinstance(value, (type, ModuleType)):
+            yield name, value
+
+
+def _is_public(name: str) -> bool:
+    return not name.startswith("_")
+
+
+def _method(name: str) -> Any:
+    """Return a method of tensors as torch hands it to a mode."""
+    value = inspect.getattr_static(torch.Tensor, name, None)
+    if value is None or isinstance(value, (type, property, staticmethod, classmethod)):
+        return None
+    found = getattr(torch.Tensor, name, None)
+    return found if callable(found) else None
+
+
+def _operator(function: Any) -> Named | None:
+    """Name what was called as `torch.ops.aten.relu` or `torch.ops.aten.relu.default`."""
+    packet = function.overloadpacket if isinstance(function, OpOverload) else function
+    space, _, name = packet._qualified_op_name.partition("::")
+    if space in _INNER or is_question(name):
+        return None
+    if isinstance(function, OpOverload):
+        name = f"{name}.{function._overloadname}"
+    return _NAMESPACES.get(space, space), name
+
+
+def _of_device(function: Any) -> Named | None:
+    """Name a function of a device's own package."""
+    home, name = getattr(function, "__module__", None), getattr(function, "__name__", None)
+    if isinstance(home, str) and isinstance(name, str) and home.partition(".")[0] == "torch_npu":
+        return "NPU", name
+    return None
