@@ -21,7 +21,7 @@ SAMPLE = [
 ]
 SOUND = [
     *("digits_cnn", "copying_transformer", "resnet", "lstm", "autocast_float16"),
-    *("frozen_backbone", "healthy_gan", "healthy_vae"),
+    *("frozen_backbone", "healthy_gan", "healthy_vae", "bias_that_cancels"),
 ]
 """Some of each; `python -m benchmarks.faults` asks of all."""
 
