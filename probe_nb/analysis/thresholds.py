@@ -26,9 +26,10 @@ class Thresholds:
     the largest number at all times: Micikevicius et al., ICLR 2018, section 3.2)."""
 
     scaler_patience: int = 5
-    """`loss_scale`: overflowing steps in a row that a scaler may take. From the default scale 2**16
-    of `GradScaler`, five halvings reach 2**11; apex and DeepSpeed call a scale that goes on
-    falling a fault as well."""
+    """`loss_scale`: overflowing steps in a row that a scaler may take, and overflowing steps of the
+    window that may come after a good one. From the default scale 2**16 of `GradScaler`, five
+    halvings reach 2**11; it grows again only after 2,000 good steps. (DeepSpeed ends a run whose
+    scale cannot fall any further.)"""
 
     underflow_share: float = 0.3
     """`underflow`: share of the gradient's elements that are not zero and lie in the subnormal
@@ -61,6 +62,10 @@ class Thresholds:
     depth_layers: int = 4
     """Weights that a trend along depth needs at least."""
 
+    depth_order: float = 0.6
+    """Spearman's rank correlation with depth that a trend needs at least: ours, for disorder is no
+    trend."""
+
     exploded: float = 1e6
     """`exploding`: a gradient has an element beyond this ..."""
 
@@ -70,12 +75,15 @@ class Thresholds:
     2013, section 3.2)."""
 
     gain: float = 10.0
-    """`growing`: rms of a layer's output over rms of its input, in its first step. Initialisation
-    keeps it at 1 (Glorot and Bengio 2010) or at the square root of 2 (He et al., ICCV 2015);
-    PyTorch's own default gives 0.6. Ten is reached by no scheme in use ..."""
+    """`growing`: spread of a layer's output over rms of its input, in its first step. Schemes of
+    initialisation keep it at 1 (Glorot and Bengio 2010) or at the square root of 2 (He et al., ICCV
+    2015); PyTorch's own default gives 0.6. Ten is reached by no scheme in use ..."""
 
     gain_beside: float = 5.0
-    """... and the gain is this multiple of the median of the layers of the same class."""
+    """... and the gain is this multiple of the median of the layers of the same class ..."""
+
+    gain_beside_bias: float = 3.0
+    """... and the spread is this multiple of the rms of the bias, which is no gain."""
 
     gain_of_parts: float = 1e3
     """`growing`: the same for a part that is no layer by itself, such as a stack of blocks. Blocks
@@ -103,6 +111,9 @@ class Thresholds:
 
     change_least: float = 0.01
     """`sudden_change`: a gradient with no element above this is small, whatever it was before."""
+
+    change_elements: int = 16
+    """`sudden_change`: elements that a gradient must have: sums of a few may cancel by chance."""
 
     change_history: int = 5
     """Steps that must lie before a change."""
@@ -133,6 +144,10 @@ class Thresholds:
     """`stuck`: the gradient, as a share of its parameter, must be at least this multiple of what is
     usual among those that move. One that is smaller may be nothing but rounding (a bias in front of
     a normalisation), and its updates with it."""
+
+    frozen_share: float = 0.2
+    """`frozen`: frozen layers between trained ones of their class are odd only where they are at
+    most this share of all layers. Adapters (LoRA) freeze nearly all."""
 
     unused_steps: int = 3
     """`unused`: steps with a backward in which a parameter must stay without a gradient."""

@@ -137,7 +137,7 @@ def _along_depth(scene: Scene, sign: int) -> list[Finding]:
         third = max(len(sites) // 3, 1)
         ends = np.median(logs[:third]), np.median(logs[-third:])
         fall = sign * (ends[1] - ends[0])
-        if fall < np.log2(limits.depth_ratio) or not _rises(sign * logs):
+        if fall < np.log2(limits.depth_ratio) or not _rises(sign * logs, limits.depth_order):
             continue
         place = int(np.argmax(sign * np.diff(logs)))
         steep = sign * np.diff(logs)[place] > fall / 2
@@ -168,10 +168,10 @@ def _relative(scene: Scene, model: int) -> tuple[Sites, NDArray[np.float64]]:
     return sites, np.median(logs[:, steps], axis=1)
 
 
-def _rises(logs: NDArray[np.float64]) -> bool:
-    """Tell whether values rise along depth: Spearman's rank correlation of at least 0.6."""
+def _rises(logs: NDArray[np.float64], least: float) -> bool:
+    """Tell whether values rise along depth, by Spearman's rank correlation."""
     ranks = np.argsort(np.argsort(logs))
-    return bool(np.corrcoef(ranks, np.arange(len(logs)))[0, 1] >= 0.6)  # noqa: PLR2004 - said
+    return bool(np.corrcoef(ranks, np.arange(len(logs)))[0, 1] >= least)
 
 
 def _depth(scene: Scene, sites: Sites, site: int, sign: int, ratio: float) -> Finding:

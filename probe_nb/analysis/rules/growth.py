@@ -16,9 +16,6 @@ Numbers = NDArray[np.float64]
 _SMALL: Final = ("Softm", "Loss", "Dropout", "Sigmoid", "Entropy", "Identity")
 """Words in the names of classes that give small values on purpose."""
 
-_BESIDE_BIAS: Final = 3.0
-"""A spread below this multiple of the bias comes from the bias."""
-
 _SAME_SIZE: Final = 8
 """An output of fewer elements than an eighth of its input may be a sum: it grows by adding up."""
 
@@ -175,7 +172,7 @@ def _gains(scene: Scene) -> tuple[Sites, Numbers]:
     judged = scene.floats[sites] & (into > 0) & (spread[sites] > 0) & (embedding | ~sum_like)
     judged &= np.isin(scene.model[sites], trained) & np.isfinite(spread[sites])
     judged &= ~scene.is_type(lambda name: "Norm" in name)[sites]
-    judged &= spread[sites] > _BESIDE_BIAS * _biases(scene)[tally.module[sites]]
+    judged &= spread[sites] > scene.limits.gain_beside_bias * _biases(scene)[tally.module[sites]]
     return sites[judged], spread[sites[judged]] / into[judged]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from probe_nb.analysis.finding import Finding
 from probe_nb.analysis.firsts import First
-from probe_nb.analysis.rules.scene import Scene, Table
+from probe_nb.analysis.rules.scene import BACKWARD, Scene, Table
 from probe_nb.analysis.tally import Tally
 from probe_nb.analysis.told import Words
 from probe_nb.analysis.words import number, plural
@@ -59,6 +59,9 @@ def non_finite(scene: Scene) -> list[Finding]:
 def loss_scale(scene: Scene) -> list[Finding]:
     """Say that gradients overflow under the loss scale, and whether they go on doing so."""
     scaler, patience = scene.tally.scaler, scene.limits.scaler_patience
+    again = _again(scene)
+    if scaler.streak < patience and len(again) >= patience:
+        return _collapses(scene, again)
     if not scaler.streak or scaler.row < 0:
         return []
     bad = scaler.streak >= patience
@@ -77,5 +80,36 @@ def loss_scale(scene: Scene) -> list[Finding]:
             value=scaler.streak,
             threshold=patience,
             row=scaler.row,
+        )
+    ]
+
+
+def _again(scene: Scene) -> list[int]:
+    """Return the overflowing steps of the window that came after a good one."""
+    steps, overflowed = scene.tally.window.steps.tolist(), set(scene.tally.scaler.overflowed)
+    if not overflowed:
+        return []
+    good = next((n for n, step in enumerate(steps) if step not in overflowed), len(steps))
+    return [step for step in steps[good:] if step in overflowed]
+
+
+def _collapses(scene: Scene, again: list[int]) -> list[Finding]:
+    """Say that the scale falls, again and again, after it had settled."""
+    tally = scene.tally
+    place = int(np.searchsorted(tally.window.steps, again[0]))
+    bad = np.isinf(tally.window.peaks[:, place]) & (tally.direction == BACKWARD)
+    if not bad.any():
+        return []
+    site = int(scene.as_finished(np.flatnonzero(bad))[0])
+    return [
+        scene.finding(
+            "warning",
+            "loss_scale",
+            site,
+            f"The loss scale does not settle: {plural(len(again), 'step')} of the last "
+            f"{len(tally.window.steps)} overflowed after a good one, first in {scene.place(site)}",
+            step=again[0],
+            value=len(again),
+            threshold=scene.limits.scaler_patience,
         )
     ]

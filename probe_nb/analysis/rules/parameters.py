@@ -14,8 +14,6 @@ from probe_nb.analysis.rules.scene import CODE, Scene, Sites
 from probe_nb.analysis.words import plural
 
 _COARSE: Final = ("bfloat16", "float16")
-_FEW: Final = 0.2
-"""Frozen modules that are at most this share of those with a matrix may be frozen by mistake."""
 
 
 # -- unused ---------------------------------------------------------------------------------------
@@ -187,7 +185,7 @@ def _odd(scene: Scene, owned: Owned) -> Sites:
     np.logical_or.at(learns, tally.module[owned.site], owned.trained)
     whole = ~learns[tally.module[owned.site]]
     frozen_ones, judged = owned.site[matrix & ran & whole], owned.site[matrix & ran]
-    if len(frozen_ones) > _FEW * len(judged):
+    if len(frozen_ones) > scene.limits.frozen_share * len(judged):
         return frozen_ones[:0]
     trained = owned.site[matrix & ran & owned.trained & owned.gradient.any(axis=1)]
     found = []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
 from probe_nb.analysis.finding import Finding, Severity
@@ -11,22 +9,19 @@ from probe_nb.analysis.rules.scene import BACKWARD, FORWARD, Scene, Sites
 from probe_nb.analysis.words import number, plural
 from probe_nb.store.columns import Filter
 
-_MANY: Final = 16
-"""Elements of a gradient that is judged: the sum of a few may cancel by chance."""
-
 
 def sudden_change(scene: Scene) -> list[Finding]:
     """Say where something suddenly became much larger or smaller; the first in execution order.
 
     What comes after it, in this step and in later ones, follows from it.
     """
-    tally = scene.tally
+    tally, limits = scene.tally, scene.limits
     seen = scene.changed
     judged = (seen.step >= 0) & scene.floats & (tally.latest["numel"] > 1)
     forward = np.flatnonzero(judged & (tally.direction == FORWARD))
-    judged &= (tally.direction == BACKWARD) & (tally.latest["numel"] >= _MANY)
+    judged &= (tally.direction == BACKWARD) & (tally.latest["numel"] >= limits.change_elements)
     judged &= (tally.parameter < 0) | (scene.ndim > 1)
-    high = (seen.bits > 0) & (seen.peak >= scene.limits.change_least)
+    high = (seen.bits > 0) & (seen.peak >= limits.change_least)
     rises = np.flatnonzero(judged & high)
     falls = np.flatnonzero(judged & (seen.bits < 0) & (tally.parameter < 0))
     if len(rises) and not (len(forward) and seen.step[forward].min() <= seen.step[rises].min()):

@@ -41,9 +41,13 @@ class Book:
         micro_step=0,
         status=None,
         loss_scale=np.nan,
+        direction=None,
+        rank=-1,
+        requires_grad=True,
+        subnormal=0,
     ):
         """Record the statistics of `values`, or an absence with its reason."""
-        direction = "backward" if role in BACKWARD else "forward"
+        direction = direction or ("backward" if role in BACKWARD else "forward")
         tables = self.columns.tables
         values = np.asarray(values, dtype=np.float64)
         row = dict.fromkeys(DTYPES, -1)
@@ -54,6 +58,8 @@ class Book:
             "micro_step": micro_step,
             "order": self.order,
             "loss_scale": loss_scale,
+            "rank": rank,
+            "requires_grad": requires_grad,
         }
         row |= {
             "site": tables.sites.code(Site(model, module, kind, "", direction, role, leaf)),
@@ -65,7 +71,7 @@ class Book:
         histogram = Histogram.of(np.empty(0))
         if status is None:
             measured, status = measure(values, dtype)
-            row |= measured
+            row |= measured | {"subnormal_count": subnormal}
             histogram = Histogram.of(values)
         row["status"] = STATUS_CODE[status]
         row |= {

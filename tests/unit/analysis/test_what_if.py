@@ -1,0 +1,141 @@
+"""What another dtype would do, held against torch's own casts."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import probe_nb as probe
+from probe_nb.errors import SelectionError
+from tests.unit.view.make_runs import Book
+
+LARGEST = {
+    "float16": 65504.0,
+    "bfloat16": 3.3895313892515355e38,
+    "float8_e4m3fn": 448.0,
+    "float8_e5m2": 57344.0,
+}
+SMALLEST = {
+    "float16": 2.0**-24,
+    "bfloat16": 2.0**-133,
+    "float8_e4m3fn": 2.0**-9,
+    "float8_e5m2": 2.0**-16,
+}
+NORMAL = {
+    "float16": 2.0**-14,
+    "bfloat16": 2.0**-126,
+    "float8_e4m3fn": 2.0**-6,
+    "float8_e5m2": 2.0**-14,
+}
+
+
+def wide(seed=0, n=4000):
+    """Values over all of float32's normal range, none in the topmost power of two of a dtype."""
+    random = np.random.default_rng(seed)
+    exponents = random.integers(-120, 120, n)
+    exponents[np.isin(exponents, (8, 15))] = 7
+    return random.choice([-1.0, 1.0], n) * np.ldexp(1 + random.random(n) * 0.99, exponents)
+
+
+@pytest.mark.parametrize("name", list(LARGEST))
+class TestShares:
+    def test_they_are_those_of_the_values_themselves(self, name):
+        x = wide()
+        found = Book().add("a", x).run().what_if(name).iloc[0]
+        assert found["underflow"] == (np.abs(x) < SMALLEST[name]).mean()
+        assert found["overflow"] == (np.abs(x) > LARGEST[name]).mean()
+        between = (np.abs(x) >= SMALLEST[name]) & (np.abs(x) < NORMAL[name])
+        assert found["subnormal"] == pytest.approx(between.mean(), abs=1e-12)
+
+    def test_the_limits_are_those_of_torch(self, name):
+        limits = torch.finfo(getattr(torch, name))
+        assert (LARGEST[name], NORMAL[name]) == (limits.max, limits.smallest_normal)
+        smallest = torch.tensor(SMALLEST[name], dtype=torch.float64).to(getattr(torch, name))
+        assert smallest.double().item() == SMALLEST[name]
+
+    def test_it_can_be_asked_with_torchs_own_name(self, name):
+        run = Book().add("a", wide()).run()
+        assert run.what_if(getattr(torch, name)).equals(run.what_if(name))
+
+    def test_the_loss_scale_is_the_largest_power_of_two_that_fits(self, name):
+        book = Book().add("a", [3e-6, 1e-8], "grad_output").add("b", [2e-5, 1e-9], "grad_output")
+        frame = book.add("c", [1e3, 1.0]).run().what_if(name).set_index("module")
+        for module, largest in (("a", 3e-6), ("b", 2e-5)):
+            scale = frame.loc[module, "loss_scale"]
+            assert math.frexp(scale)[0] == 0.5
+            assert (
+                largest * scale <= 0.25 * LARGEST[name] < largest * scale * 2 or scale == 2.0**126
+            )
+        assert frame["loss_scale"].isna().to_dict() == {"a": False, "b": False, "c": True}
+
+    def test_what_is_lost_at_the_scale_that_fits_all_is_counted(self, name):
+        values = np.array([2.0**-10, 2.0**-30, 2.0**-60, 2.0**-90])
+        frame = Book().add("a", values, "grad_output").run().what_if(name)
+        scale = frame.attrs["loss_scale"]
+        expected = (values * scale < SMALLEST[name]).mean()
+        assert frame["lost"].item() == expected
+
+
+class TestEdges:
+    def test_one_value_beyond_the_largest_counts_at_least_once(self):
+        found = Book().add("a", [65519.0, 1.0, 2.0, 3.0]).run().what_if("float16").iloc[0]
+        assert found["overflow"] == 0.25
+        assert Book().add("a", [65504.0, 1.0]).run().what_if("float16")["overflow"].item() == 0
+
+    def test_zeros_and_what_is_not_finite_have_no_share(self):
+        found = Book().add("a", [0.0, 0.0, np.nan, np.inf, 1.0, 1e-9]).run().what_if("float16")
+        assert found["underflow"].item() == 0.5
+
+    def test_masks_are_left_out(self):
+        low = -3.4028234663852886e38
+        frame = (
+            Book()
+            .add("mask", [0.0, low, low, 2.0], "input")
+            .add("a", [1e5])
+            .run()
+            .what_if("float16")
+        )
+        assert frame["module"].tolist() == ["a", "mask"]
+        assert frame["overflow"].tolist() == [1.0, 0.0]
+        assert frame["absmax"].tolist() == [1e5, 2.0]
+
+    def test_the_worst_comes_first(self):
+        book = Book().add("fine", [1.0]).add("small", [1e-9, 1.0]).add("large", [1e6, 1.0])
+        assert book.run().what_if("float16")["module"].tolist() == ["large", "small", "fine"]
+
+    def test_one_step_can_be_asked(self):
+        run = Book().add("a", [1.0]).add("a", [1e6], step=1).run()
+        assert run.what_if("float16", step=0)["overflow"].item() == 0
+        assert run.what_if("float16")["overflow"].item() == 0.5
+        with pytest.raises(SelectionError, match="Step 7 has no record"):
+            run.what_if("float16", step=7)
+
+    def test_whole_numbers_have_no_dtype_to_change(self):
+        assert Book().add("ids", [5, 6], dtype="int64").run().what_if("float16").empty
+
+    def test_another_dtype_is_refused(self):
+        with pytest.raises(SelectionError, match="closest are `float16`"):
+            Book().add("a", [1.0]).run().what_if("float61")
+
+
+def test_a_model_that_overflows_in_float16_does_so_where_it_was_said():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8))
+    with torch.no_grad():
+        model[1].weight *= 3e5
+    x = torch.randn(64, 8)
+    with probe.watch(model, roles="output", live=False) as run:
+        model(x)
+    frame = run.what_if("float16").set_index("module")
+    with torch.no_grad():
+        for name in ("0", "1", "2"):
+            x = model[int(name)](x)
+            lost = (x.abs() > 65504).sum().item() / x.numel()
+            top = (x.abs() >= 32768).sum().item() / x.numel()
+            assert lost <= top
+            assert frame.loc[name, "overflow"] <= lost
+            assert (frame.loc[name, "overflow"] > 0) == (lost > 0)
