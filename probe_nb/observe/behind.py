@@ -11,15 +11,18 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.nn.modules import module as torch_module
 from torch.utils.hooks import RemovableHandle
 
 from probe_nb.observe.compiled import beside
 from probe_nb.observe.replicas import is_replica
 
+_BEFORE: Final[Any] = torch_module._global_forward_pre_hooks
+_AFTER: Final[Any] = torch_module._global_forward_hooks
 _TABLES = (
     *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
     *("_forward_hooks", "_forward_hooks_with_kwargs"),
@@ -102,6 +105,57 @@ class Behind:
     def __reduce__(self) -> tuple[Any, ...]:
         """Be nothing in a pickle, readable without probe_nb."""
         return (getattr, (contextlib.nullcontext(), "__exit__"))
+
+
+class Behinds:
+    """Such hooks, put on modules that are seen to have some of their own."""
+
+    def __init__(
+        self,
+        before: Callable[..., None],
+        after: Callable[..., None],
+        fault: Callable[[Exception], None],
+    ) -> None:
+        """Put on nothing yet."""
+        self._before, self._after, self._fault = before, after, fault
+        self._known: dict[tuple[int, bool], Behind] = {}
+
+    def waits(self, module: nn.Module, *, pre: bool) -> bool:
+        """Tell whether a hook of ours runs behind the module's own in this very call.
+
+        Where torch runs hooks it has chosen them all: one that must be added then, or has to go
+        behind another, comes too late for this call.
+        """
+        key = (id(module), pre)
+        behind = self._known.get(key)
+        if behind is None:
+            act = self._before if pre else self._after
+            behind = self._known[key] = Behind(module, act, self._fault, pre=pre)
+        return behind.last()
+
+    def remove(self) -> None:
+        """Take all away."""
+        for behind in self._known.values():
+            behind.remove()
+        self._known.clear()
+
+
+def overtaken(ours: object, kind: type) -> bool:
+    """Go behind process-wide hooks that were put on after ours; True if one was in time.
+
+    Torch chooses those before the forward of a call when it begins, and the others after it. Hooks
+    of a `kind` are those of sessions: they need not be overtaken.
+    """
+    late = False
+    for table in (_BEFORE, _AFTER):
+        passed = False
+        for key, hook in reversed(list(table.items())):
+            owner = getattr(hook, "__self__", None)
+            if owner is ours and passed:
+                table.move_to_end(key)
+                late |= table is _BEFORE
+            passed |= not isinstance(owner, kind)
+    return late
 
 
 def _inert() -> Callable[..., None]:

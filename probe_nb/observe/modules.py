@@ -10,27 +10,24 @@ import functools
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules import module as torch_module
 
 from probe_nb.observe.aside import aside
-from probe_nb.observe.behind import Behind
+from probe_nb.observe.behind import Behinds, overtaken
 from probe_nb.observe.calls import Call, Clock, OpenCalls
 from probe_nb.observe.compiled import beside
 from probe_nb.observe.gradients import Gradients
 from probe_nb.observe.leaves import Leaf, arguments, results
 from probe_nb.observe.only import Only
+from probe_nb.observe.raised import raising
 from probe_nb.observe.regions import Place, Regions, local
 from probe_nb.observe.replicas import Replicas, is_replica
 from probe_nb.observe.select import Watched
 from probe_nb.observe.sink import Facts, Sink
 from probe_nb.terms import Role
-
-_BEFORE: Final[Any] = torch_module._global_forward_pre_hooks
-_AFTER: Final[Any] = torch_module._global_forward_hooks
 
 
 class ModuleHooks:
@@ -68,7 +65,8 @@ class ModuleHooks:
         self._begins = begins
         self._goes_on = goes_on
         self._built = built
-        self._behind: dict[tuple[int, bool], Behind] = {}
+        after = functools.partial(self.after, behind=True)
+        self._behind = Behinds(self.before, after, self._fault)
         self._regions = Regions()
         self._replicas = Replicas(watched)
         self._cramped = False
@@ -141,18 +139,9 @@ class ModuleHooks:
         self._sink.fault(None, "forward", error)
 
     def where(self, error: BaseException) -> str | None:
-        """Return the path of the module in which an exception was raised, if it was in one.
-
-        The frames of torch that it came through know their modules.
-        """
-        path, traceback = None, error.__traceback__
-        while traceback is not None:
-            frame, traceback = traceback.tb_frame, traceback.tb_next
-            if frame.f_code.co_filename == torch_module.__file__:
-                module = local(frame, "self")
-                found = self._find(module) if isinstance(module, nn.Module) else None
-                path = found.path if found is not None else path
-        return path
+        """Return the path of the module in which an exception was raised, if it was in one."""
+        found = [watched for m in raising(error) if (watched := self._find(m)) is not None]
+        return found[-1].path if found else None
 
     def _find(self, module: nn.Module) -> Watched | None:
         """Return what is known of a module that is watched, not of a later one at its address."""
@@ -160,8 +149,6 @@ class ModuleHooks:
         if watched is not None and watched.module() is module:
             return watched
         return self._replicas.original(module) if is_replica(module) else None
-
-    # -- hooks behind a module's own ------------------------------------------------------------
 
     def prepare(self, modules: list[nn.Module]) -> None:
         """Put ours behind the hooks that the modules have already."""
@@ -172,35 +159,10 @@ class ModuleHooks:
                 self._waits(module, pre=False)
 
     def _waits(self, module: nn.Module, *, pre: bool) -> bool:
-        """Tell whether a hook of ours runs behind the module's own in this very call.
-
-        Where torch runs hooks it has chosen them all: one that must be added then, or has to go
-        behind another, comes too late for this call.
-        """
+        """Tell whether a hook of ours runs behind the module's own in this very call."""
         if is_replica(module) and (watched := self._find(module)) is not None:
             module = watched.module() or module  # their hooks are in one table
-        key = (id(module), pre)
-        behind = self._behind.get(key)
-        if behind is None:
-            act = self.before if pre else functools.partial(self.after, behind=True)
-            behind = self._behind[key] = Behind(module, act, self._fault, pre=pre)
-        return behind.last()
-
-    def _overtaken(self) -> bool:
-        """Go behind process-wide hooks that were put on after ours; True if one was in time.
-
-        Torch chooses those before the forward of a call when it begins, and the others after it.
-        """
-        late = False
-        for table in (_BEFORE, _AFTER):
-            overtaken = False
-            for key, hook in reversed(list(table.items())):
-                owner = getattr(hook, "__self__", None)
-                if owner is self and overtaken:
-                    table.move_to_end(key)
-                    late |= table is _BEFORE
-                overtaken |= not isinstance(owner, ModuleHooks)  # not of another session
-        return late
+        return self._behind.waits(module, pre=pre)
 
     def drop_raised(self) -> None:
         """Let go of the calls of this thread whose forward raised."""
@@ -208,9 +170,7 @@ class ModuleHooks:
 
     def close(self) -> None:
         """Take ours away from the modules that have hooks of their own."""
-        for behind in self._behind.values():
-            behind.remove()
-        self._behind.clear()
+        self._behind.remove()
         self._regions.forget()
         self._report_cramped()
         self.open.stack.clear()
@@ -240,7 +200,7 @@ class ModuleHooks:
         depth = self.open.enter(frame)
         place = self.open.place
         outermost = depth == 0 and task == -1 and place.repeats is None
-        if outermost and self._overtaken():
+        if outermost and overtaken(self, ModuleHooks):
             late = True
         if outermost and is_replica(module):
             with self._replicas.lock:
