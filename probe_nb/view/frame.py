@@ -36,7 +36,7 @@ from probe_nb.store.columns import Columns
 from probe_nb.terms import COUNTS, STATISTICS, RunInfo, Site
 
 if TYPE_CHECKING:
-    from probe_nb.run import Run
+    from probe_nb.records import Records
 
 MAGIC: Final = 0x31424E50
 VERSION: Final = 1
@@ -50,7 +50,7 @@ _LISTED: Final = 100
 
 
 @contextlib.contextmanager
-def reading(run: Run) -> Iterator[FrameBuilder]:
+def reading(run: Records) -> Iterator[FrameBuilder]:
     """Give a builder that has read `run`: the one that it keeps, where nobody else has it.
 
     It is handed back when all went well: one that was interrupted may have read by halves. Where
@@ -68,7 +68,7 @@ def reading(run: Run) -> Iterator[FrameBuilder]:
         run.readers[:] = [builder]
 
 
-def _kept(run: Run) -> FrameBuilder | None:
+def _kept(run: Records) -> FrameBuilder | None:
     """Take the builder that a run keeps, so that no other thread has it."""
     try:
         found: FrameBuilder = run.readers.pop()
