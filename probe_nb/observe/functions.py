@@ -35,6 +35,9 @@ OF_CALLS: Final[frozenset[Role]] = frozenset({"input", "output", "grad_output", 
 """What is recorded of a call of a function."""
 
 _task: Final[Callable[[], int]] = torch._C._current_graph_task_id
+_handles: Final = torch.overrides.handle_torch_function.__code__
+"""Calls modes for functions that are written in Python, from inside of them."""
+
 _tracing: Final[Callable[[], Any]] = torch._C._get_tracing_state
 
 
@@ -187,9 +190,11 @@ class Functions:
         """Return the name of a call, as the line that calls it is written; None if not wanted."""
         if not known.spelt:
             return known.name
-        caller = frame.f_back
+        caller: FrameType | None = frame
         while caller is not None and caller.f_code.co_name == "__torch_function__":
-            caller = caller.f_back  # of modes of the user's, above ours
+            caller = caller.f_back  # ours, and those of modes of the user's above it
+            if caller is not None and caller.f_code is _handles:
+                caller = caller.f_back and caller.f_back.f_back  # past torch and the function
         name = known.name if caller is None else self._spelling.of(known.name, args, caller)
         wanted = self._wanted.get(name)
         if wanted is None:

@@ -32,6 +32,9 @@ _OPERATORS: Final[dict[str, dict[str, str]]] = {
     "Tensor.ge": {">=": "__ge__"},
     "Tensor.lt": {"<": "__lt__"},
     "Tensor.le": {"<=": "__le__"},
+    "Tensor.eq": {"==": "__eq__"},
+    "Tensor.ne": {"!=": "__ne__"},
+    "Tensor.__rdiv__": {"/": "__rtruediv__"},
     "Tensor.neg": {"UNARY_NEGATIVE": "__neg__"},
 }
 """Functions that operators call, and as which method each of them does."""
@@ -58,6 +61,9 @@ _REFLECTED: Final = {"__add__": "__radd__", "__mul__": "__rmul__"}
 _TURNED: Final = {">": "<", ">=": "<=", "<": ">", "<=": ">="}
 """How a comparison reads from the right: Python asks the tensor in `0 < x` whether `x > 0`."""
 
+_READS: Final = ("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF")
+"""Instructions that read a variable."""
+
 _LIMIT: Final = 64
 """Instructions that an operand may take."""
 
@@ -67,10 +73,15 @@ class Operand(NamedTuple):
 
     name: str | None = None
     constant: bool = False
+    names: frozenset[str] = frozenset()
+    """All that it reads on the way."""
 
 
 class Spelt(NamedTuple):
-    """An instruction that calls an operator: its sign, and what is on both sides."""
+    """An instruction that calls an operator: its sign, and what is on both sides.
+
+    That of a call is `()`; what is called is on the left.
+    """
 
     sign: str
     left: Operand
@@ -96,8 +107,9 @@ class Spelling:
         if around is not None or operators is None:
             return around or name
         spelt = self._at(caller)
-        if spelt is None:
-            return _called(name, operators, args, caller.f_code)
+        if spelt is None or spelt.sign == "()":
+            callee = None if spelt is None else spelt.left.name
+            return _called(name, operators, args, caller.f_code, callee)
         method = operators.get(spelt.sign) or operators.get(_TURNED.get(spelt.sign, ""))
         if method is None:
             return name
@@ -105,7 +117,7 @@ class Spelling:
         return f"Tensor.{_REFLECTED[method] if reflected else method}"
 
     def _at(self, caller: FrameType) -> Spelt | None:
-        """Return the operator at which a frame stands, None if it stands at a call."""
+        """Return the operator or call at which a frame stands, None if it is neither."""
         code, place = caller.f_code, caller.f_lasti
         known = self._read.get(id(code))
         if known is None or known[0] is not code:
@@ -135,15 +147,18 @@ def _passed_on() -> dict[str, dict[CodeType, str]]:
     return found
 
 
-def _called(name: str, operators: Mapping[str, str], args: Any, code: CodeType) -> str:
-    """Return the name of a call that no operator makes: it is the one that the code mentions.
+def _called(
+    name: str, operators: Mapping[str, str], args: Any, code: CodeType, callee: str | None
+) -> str:
+    """Return the name of a call that no operator makes: the one that the code mentions.
 
     `sum` and others like it mention none: they use the operator.
     """
-    if name.partition(".")[2] in code.co_names:
-        return name
     method = next(iter(operators.values()))
-    if len(args) > 1 and not isinstance(args[1], Tensor) and method not in code.co_names:
+    own = name.partition(".")[2]
+    if callee == own or (callee is None and own in code.co_names):
+        return name
+    if callee != method and len(args) > 1 and not isinstance(args[1], Tensor):
         method = _REFLECTED.get(method, method)
     return f"Tensor.{method}"
 
@@ -153,7 +168,9 @@ def _spelt(code: CodeType, place: int) -> Spelt | None:
     for each in dis.get_instructions(code):
         if each.offset == place:
             sign = _sign(each)
-            return None if sign is None else Spelt(sign, *_operands(before))
+            if sign is None:
+                return _call(each, before)
+            return Spelt(sign, *_operands(before))
         before.append(each)
         del before[:-_LIMIT]
     return None
@@ -166,52 +183,84 @@ def _sign(instruction: dis.Instruction) -> str | None:
     return _SIGNS.get(name)
 
 
-def _operands(before: list[dis.Instruction]) -> tuple[Operand, Operand]:
-    """Return what is left and right of an operator, given the instructions before it."""
-    if not before:
-        return Operand(), Operand()
-    last = before[-1]
-    if isinstance(last.argval, tuple) and last.opname.startswith("LOAD_FAST"):  # two at once
-        return Operand(str(last.argval[0])), Operand(str(last.argval[1]))
-    missing = 1
+def _call(instruction: dis.Instruction, before: list[dis.Instruction]) -> Spelt | None:
+    """Return the name that is called, of a call that says one."""
+    if instruction.opname not in ("CALL", "CALL_METHOD", "CALL_FUNCTION", "PRECALL"):
+        return None
+    if before and before[-1].opname == "PRECALL":
+        before = before[:-1]
+    place = _start(before, instruction.arg or 0)
+    found = before[place - 1] if place else None
+    if found is None or found.opname not in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL"):
+        return None
+    return Spelt("()", Operand(str(found.argval)), Operand())
+
+
+def _start(before: list[dis.Instruction], operands: int) -> int:
+    """Return where the instructions of the last operands begin; 0 if that cannot be told."""
+    missing = operands
     for place in range(len(before) - 1, 0, -1):
+        if missing <= 0:
+            return place + 1
         each = before[place]
         if each.opcode in dis.hasjrel or each.opcode in dis.hasjabs:
-            break
+            return 0
         arg = each.arg if each.opcode >= dis.HAVE_ARGUMENT else None
         missing -= dis.stack_effect(each.opcode, arg)
-        if missing <= 0:
-            return _operand(before[place - 1]), _operand(last)
-    return Operand(), _operand(last)
+    return 1 if missing <= 0 and before else 0
 
 
-def _operand(instruction: dis.Instruction) -> Operand:
-    name, value = instruction.opname, instruction.argval
-    if name in ("LOAD_CONST", "LOAD_SMALL_INT"):
-        return Operand(constant=True)
-    if isinstance(value, tuple) and "LOAD_FAST" in name:
-        return Operand(str(value[-1]))
-    if name.startswith(("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF")):
-        return Operand(str(value))
-    return Operand()
+def _operands(before: list[dis.Instruction]) -> tuple[Operand, Operand]:
+    """Return what is left and right of an operator, given the instructions before it."""
+    last = before[-1] if before else None
+    if last is not None and _is_pair(last):
+        return Operand(str(last.argval[0])), Operand(str(last.argval[1]))
+    middle = _start(before, 1)
+    if not middle:
+        return Operand(), Operand()
+    first = _start(before[:middle], 1)
+    return _operand(before[first:middle]), _operand(before[middle:])
+
+
+def _operand(instructions: list[dis.Instruction]) -> Operand:
+    """Return what a run of instructions puts on the stack."""
+    names = {name for each in instructions for name in _names(each)}
+    last = instructions[-1]
+    name = str(last.argval[-1] if _is_pair(last) else last.argval) if _names(last) else None
+    return Operand(name, last.opname in ("LOAD_CONST", "LOAD_SMALL_INT"), frozenset(names))
+
+
+def _names(instruction: dis.Instruction) -> tuple[str, ...]:
+    """Return the variables that an instruction reads."""
+    if _is_pair(instruction):
+        return tuple(map(str, instruction.argval))
+    return (str(instruction.argval),) if instruction.opname.startswith(_READS) else ()
+
+
+def _is_pair(instruction: dis.Instruction) -> bool:
+    """Tell whether an instruction of Python 3.13 handles two variables at once."""
+    return isinstance(instruction.argval, tuple) and "LOAD_FAST" in instruction.opname
 
 
 def _is_reflected(spelt: Spelt, args: Any, caller: FrameType) -> bool:
     """Tell whether the number is on the left; taken for no where nothing tells."""
     if len(args) < 2 or isinstance(args[1], Tensor):  # noqa: PLR2004 - a tensor and a number
         return False
-    if spelt.right.constant or spelt.left.constant:
-        return not spelt.right.constant
+    left, right = spelt.left, spelt.right
+    if right.constant or left.constant:
+        return not right.constant
     tensor, number = args[0], args[1]
-    right, left = (_value(each, caller) for each in (spelt.right, spelt.left))
-    if right is tensor or left is tensor:
-        return right is tensor
-    return left is number and right is not number
+    values = [_value(each.name, caller) if each.name else None for each in (left, right)]
+    if any(each is tensor or each is number for each in values):
+        return values[1] is tensor or (values[0] is number and values[1] is not number)
+    return not _reads_tensor(left, caller) and _reads_tensor(right, caller)
 
 
-def _value(operand: Operand, caller: FrameType) -> Any:
+def _reads_tensor(operand: Operand, caller: FrameType) -> bool:
+    return any(isinstance(_value(name, caller), Tensor) for name in operand.names)
+
+
+def _value(name: str, caller: FrameType) -> Any:
     """Return what a name stands for in a frame; code of the user's is never run for it."""
-    if operand.name is None:
-        return _value
-    found = local(caller, operand.name)
-    return caller.f_globals.get(operand.name, _value) if found is None else found
+    found = local(caller, name)
+    return caller.f_globals.get(name) if found is None else found
