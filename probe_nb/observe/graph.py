@@ -125,7 +125,7 @@ def _lies_in(t: Tensor, base: Tensor) -> bool:
 def edge(t: Tensor) -> Edge:
     """Return where the gradient of `t` goes; a leaf goes to its accumulator, if it has one."""
     node = t.grad_fn
-    if node is None and not cut_off(t):
+    if node is None and not cut_off(t) and not t.is_inference():
         node = get_gradient_edge(t).node
     return (node, t.output_nr)
 
