@@ -27,6 +27,7 @@ from probe_nb.analysis.rules import (
     updates,
 )
 from probe_nb.analysis.rules.scene import BACKWARD, Scene
+from probe_nb.errors import notify
 
 COLUMNS: Final = (
     *("severity", "kind", "model", "module", "role", "leaf", "step", "sentence", "detail"),
@@ -73,12 +74,23 @@ def found(scene: Scene) -> list[Finding]:
     """Ask every rule and return what they found, worst first."""
     if not scene.tally.records:
         return []
-    every = [finding for rule in RULES for finding in rule(scene)]
+    with np.errstate(all="ignore"):  # what is beyond all bounds is judged as that
+        every = [finding for rule in RULES for finding in _asked(rule, scene)]
     every = _without_repeats(scene, every)
     born = next((each for each in every if each.kind == "non_finite"), None)
     if born is not None:
         every = _beside(scene, every, born)
     return sorted(every, key=lambda each: _rank(scene, each))
+
+
+def _asked(rule: Rule, scene: Scene) -> list[Finding]:
+    """Ask one rule; where it fails the others are asked all the same, and it is said once."""
+    try:
+        return rule(scene)
+    except Exception as error:
+        words = f"{rule.__name__}: {error!r}"
+        scene.once(("failed", rule), lambda: notify(f"probe_nb could not ask the rule {words}"))
+        return []
 
 
 def _rank(scene: Scene, each: Finding) -> tuple[int, ...]:

@@ -107,7 +107,8 @@ class Tally:
         for first, block in self.columns.chunks(before):
             self.rows = first  # where files of a run were removed, numbers are left out
             for piece in _pieces(block):
-                self._take_in(piece)
+                with np.errstate(over="ignore", invalid="ignore"):  # sizes beyond 1e154
+                    self._take_in(piece)
                 self.records += len(piece["step"])
         return self.rows > before
 

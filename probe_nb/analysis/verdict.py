@@ -136,11 +136,12 @@ class Judge:
     def _found_trends(self) -> dict[int, NDArray[np.bool_]]:
         """Return which sites are exploding, vanishing, dead."""
         scene = self._scene()
-        return {
-            EXPLODING: gradients.huge(scene),
-            VANISHING: gradients.tiny(scene),
-            DEAD: activations.all_zero(scene),
-        }
+        with np.errstate(all="ignore"):
+            return {
+                EXPLODING: gradients.huge(scene),
+                VANISHING: gradients.tiny(scene),
+                DEAD: activations.all_zero(scene),
+            }
 
     # -- nothing to complain about ---------------------------------------------------------------
 
