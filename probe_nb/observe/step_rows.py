@@ -191,7 +191,7 @@ def _copy(named: Named, step: Step) -> None:
         status = obstacle(each.value)
         if status == "ok" and not taken:
             status = "skipped_budget"
-        step.copies[id(each.parameter)] = status
+        step.copies[id(each.parameter)] = "failed" if status == "ok" else status
         if status == "ok":
             try:
                 step.copies[id(each.parameter)] = copied(each.value)

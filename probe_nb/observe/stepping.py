@@ -27,15 +27,24 @@ _OWN: tuple[str, ...] = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hook
 class Own:
     """A hook of ours among an optimizer's own, for the time of one step."""
 
-    def __init__(self, act: Callable[[Optimizer, FrameType], None], owner: object) -> None:
+    def __init__(
+        self,
+        act: Callable[[Optimizer, FrameType], None],
+        owner: object,
+        fault: Callable[[Exception], None],
+    ) -> None:
         """Be one of the owner's."""
         self._act = act
         self.owner = owner
+        self._fault = fault
 
     @beside
     def __call__(self, optimizer: Optimizer, *_: Any) -> None:
         """Run as torch's hook."""
-        self._act(optimizer, sys._getframe(1))
+        try:
+            self._act(optimizer, sys._getframe(1))
+        except Exception as error:  # a fault of ours is never the user's
+            self._fault(error)
 
 
 @dataclass

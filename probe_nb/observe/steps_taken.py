@@ -11,7 +11,7 @@ stands behind the former and before the latter while the step runs.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
@@ -56,32 +56,41 @@ class StepsTaken:
 
     # -- torch's hooks ------------------------------------------------------------------------
 
+    # torch calls these two, and `_look` and `_end` through an `Own`. They hold the only `except`
+    # between us and the user's optimizer.
+
     @beside
     def before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Run as torch's process-wide hook before any optimizer's step."""
-        if torch.compiler.is_compiling() or (known := self._find(optimizer)) is None:
-            return
-        frame = sys._getframe(1)
-        self._safely(
-            known, lambda: self._begin(known, optimizer, frame, closure=has_closure(args, kwargs))
-        )
+        try:
+            if torch.compiler.is_compiling() or (known := self._find(optimizer)) is None:
+                return
+            with aside(), torch.no_grad():
+                closure = has_closure(args, kwargs)
+                self._begin(known, optimizer, sys._getframe(1), closure=closure)
+        except Exception as error:  # a fault of ours is never the user's
+            self._fault(error)
 
     @beside
     def after(self, optimizer: Optimizer, *_: Any) -> None:
         """Run as torch's process-wide hook after any optimizer's step."""
-        if torch.compiler.is_compiling() or (known := self._find(optimizer)) is None:
-            return
-        step, frame = known.step, sys._getframe(1)
-        if step is not None and step.runs_in(frame, optimizer):
-            self._end(optimizer, frame)
-            known.drop()
+        try:
+            if torch.compiler.is_compiling() or (known := self._find(optimizer)) is None:
+                return
+            frame = sys._getframe(1)
+            if known.step is not None and known.step.runs_in(frame, optimizer):
+                self._end(optimizer, frame)
+                known.drop()
+        except Exception as error:  # a fault of ours is never the user's
+            self._fault(error)
 
     def _look(self, optimizer: Optimizer, _: FrameType) -> None:
         """Read what is there before a step, behind the hooks of others."""
         known = self._find(optimizer)
         step = None if known is None else known.step
         if known is not None and step is not None and not step.looked:
-            self._safely(known, lambda: self._rows.look(known, optimizer, step))
+            with aside(), torch.no_grad():
+                self._rows.look(known, optimizer, step)
 
     def _end(self, optimizer: Optimizer, frame: FrameType) -> None:
         """Read what a step has left, before the hooks of others."""
@@ -91,19 +100,15 @@ class StepsTaken:
             return
         step.written = True
         if step.looked and self._clock.recording:
-            self._safely(known, lambda: self._rows.write(known, optimizer, step))
+            with aside(), torch.no_grad():
+                self._rows.write(known, optimizer, step)
 
     def _find(self, optimizer: Optimizer) -> Named | None:
         known = self._named.get(id(optimizer))
         return known if known is not None and known.optimizer() is optimizer else None
 
-    def _safely(self, known: Named, act: Callable[[], None]) -> None:
-        """Act beside the user's modes; a fault of ours is never the user's."""
-        try:
-            with aside(), torch.no_grad():
-                act()
-        except Exception as error:
-            self._sink.fault(known.itself, "optimizer", error)
+    def _fault(self, error: Exception) -> None:
+        self._sink.fault(None, "an optimizer's step", error)
 
     def _begin(
         self, known: Named, optimizer: Optimizer, frame: FrameType, *, closure: bool
@@ -118,7 +123,8 @@ class StepsTaken:
         if not wanted or devices.capturing():
             return
         known.step = step = Step(id(frame), closure)
-        behind, _ = step.put_hooks(optimizer, Own(self._look, self), Own(self._end, self))
+        look, end = Own(self._look, self, self._fault), Own(self._end, self, self._fault)
+        behind, _ = step.put_hooks(optimizer, look, end)
         if not behind:
             self._rows.look(known, optimizer, step)
 
@@ -145,7 +151,14 @@ class StepsTaken:
                 continue
             known.told = True
             if self._clock.recording:
-                self._safely(known, lambda: self._rows.skipped(known, optimizer))  # noqa: B023
+                self._skipped(known, optimizer)
+
+    def _skipped(self, known: Named, optimizer: Optimizer) -> None:
+        try:
+            with aside(), torch.no_grad():
+                self._rows.skipped(known, optimizer)
+        except Exception as error:  # a fault of ours is never the user's
+            self._fault(error)
 
     def step_ends(self) -> None:
         """Take note where a step was ended by an optimizer that was not seen to step."""

@@ -28,7 +28,7 @@ from tests import measuring
 
 PACKAGE = str(Path(probe.__file__).parent)
 X = torch.tensor([[1.0, -2.0], [0.5, 4.0]])
-KEY = ["step", "micro_step", "module", "role", "leaf", "call", "backward"]
+KEY = ["step", "micro_step", "module", "direction", "role", "leaf", "call", "backward"]
 NUMBERS = ["numel", "min", "max", "mean", "std", "l2", "absmax", "zero_count"]
 
 
@@ -48,7 +48,10 @@ class Net(nn.Module):
 def made():
     torch.manual_seed(0)
     model = Net()
-    return model, torch.optim.SGD(model.parameters(), 0.1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.5)
+    optimizer.register_step_pre_hook(lambda *_: None)
+    optimizer.register_step_post_hook(lambda *_: None)
+    return model, optimizer
 
 
 def train(model, optimizer, run=None, kept=()):
@@ -101,10 +104,11 @@ def traced(fault, act):
     return None
 
 
-def left_over(model):
+def left_over(model, optimizer):
     tables = (
         torch_module._global_forward_pre_hooks,
         torch_module._global_forward_hooks,
+        torch_optimizer._global_optimizer_pre_hooks,
         torch_optimizer._global_optimizer_post_hooks,
     )
     found = sum(len(table) for table in tables) + len(session.sessions())
@@ -112,6 +116,8 @@ def left_over(model):
     found += len(_python_dispatch._get_current_dispatch_mode_stack())
     found += len(torch.overrides._get_current_function_mode_stack())
     own = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]
+    hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+    found += sum(len(table) - 1 for table in hooks)
     return found + sum(own) - 1 + (not torch.is_grad_enabled())
 
 
@@ -126,9 +132,9 @@ def lines():
     model, optimizer = made()
     train(model, optimizer)
     alone, asked = Fault(), Fault()
-    with probe.watch(model, live=False):
+    with probe.watch(model, optimizer=optimizer, live=False):
         traced(alone, lambda: train(model, optimizer))
-    with probe.watch(model, live=False) as run:
+    with probe.watch(model, optimizer=optimizer, live=False) as run:
         traced(asked, lambda: train(model, optimizer, run, []))
     both = {at: times for at, times in alone.seen.items() if at in asked.seen}
     assert len(both) > 300
@@ -139,7 +145,7 @@ def lines():
 def truth():
     """Return the rows of a training that nothing disturbs."""
     model, optimizer = made()
-    with probe.watch(model, live=False) as run:
+    with probe.watch(model, optimizer=optimizer, live=False) as run:
         train(model, optimizer)
     return run.df
 
@@ -148,7 +154,7 @@ def watched(place, error):
     """Train while a line fails; return the run, what was wrong with it, and what was raised."""
     model, optimizer = made()
     fault, kept = Fault(place, error), []
-    run = probe.start(model, live=False)
+    run = probe.start(model, optimizer=optimizer, live=False)
     flushed = run if error is KeyboardInterrupt else None  # asked for, so its errors are no secret
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -157,7 +163,7 @@ def watched(place, error):
     told = any(issubclass(w.category, ProbeWarning) for w in said)
     found = {
         "the line did not run": not fault.fired,
-        "left over": left_over(model),
+        "left over": left_over(model, optimizer),
         "rows were lost": len(run.columns) < max(kept, default=0),
         "open": run.is_open,
     }
@@ -166,7 +172,7 @@ def watched(place, error):
 
 def numbers(frame, *, exact):
     """Return every row as its place and its numbers; `exact` with the step and the call."""
-    place = KEY if exact else ["module", "role", "leaf"]
+    place = KEY if exact else ["module", "direction", "role", "leaf"]
     rows = frame[frame["status"] == "ok"][[*place, *NUMBERS]]
     return Counter(map(repr, rows.astype(object).itertuples(index=False, name=None)))
 
@@ -194,7 +200,7 @@ def test_ctrl_c_at_any_line_reaches_the_user_once_and_all_is_given_back(lines, t
             bad[named(place)] = found
     assert bad == {}
     model, optimizer = made()
-    with probe.watch(model, live=False) as run:
+    with probe.watch(model, optimizer=optimizer, live=False) as run:
         train(model, optimizer)
     assert numbers(run.df, exact=True) == numbers(truth, exact=True)
 
