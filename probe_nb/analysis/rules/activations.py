@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from probe_nb.analysis.finding import Finding, Severity
-from probe_nb.analysis.rules.scene import FORWARD, Scene, Sites, Table
+from probe_nb.analysis.rules.scene import BACKWARD, FORWARD, Scene, Sites, Table
 from probe_nb.analysis.window import Table as Numbers
 
 RECTIFIERS: Final = ("ReLU", "ReLU6", "Threshold", "Hardswish", "Hardshrink", "Softshrink")
@@ -58,10 +58,26 @@ def all_zero(scene: Scene) -> Table:
 
 
 def _dead_outputs(scene: Scene) -> Sites:
-    limit, outputs = scene.limits.dead_share, scene.of_role("output", direction=FORWARD)
+    limit, outputs = scene.limits.dead_share, _units(scene)
     rectified = scene.of_type(outputs, RECTIFIERS)
     silent = rectified[scene.lasts(rectified, scene.tally.window.zero_share(rectified) >= limit)]
     return scene.as_finished(np.union1d(_all_zero(scene, outputs), silent))
+
+
+def _units(scene: Scene) -> Sites:
+    """Return outputs that units made: those with a graph; without any, the first of each module.
+
+    What a module hands on besides may be nothing but zeros on purpose (a bias of positions).
+    """
+    tally = scene.tally
+    outputs = scene.of_role("output", direction=FORWARD)
+    order = np.full(len(tally.modules), np.iinfo(np.int64).max)
+    np.minimum.at(order, tally.module[outputs], tally.latest["order"][outputs])
+    first = tally.latest["order"][outputs] == order[tally.module[outputs]]
+    graph = tally.latest["requires_grad"][outputs] == 1
+    trains = np.isin(scene.model[outputs], scene.model[tally.direction == BACKWARD])
+    units: Sites = outputs[np.where(trains, graph, first)]
+    return units
 
 
 def _all_zero(scene: Scene, sites: Sites) -> Sites:

@@ -115,6 +115,16 @@ class TestDead:
         assert kinds(book, "warning") == []
         assert only(book, "dead")["severity"] == "note"
 
+    @pytest.mark.parametrize("trains", [False, True])
+    def test_what_a_module_hands_on_besides_may_be_zero_on_purpose(self, trains):
+        book = Book()
+        for step in range(3):
+            book.add("a", normal(), leaf="0", step=step)
+            book.add("a", np.zeros(8), leaf="1", step=step, requires_grad=False)
+            if trains:
+                book.add("a", normal(), "grad_output", step=step)
+        assert kinds(book) == []
+
     def test_since_when_it_is_dead(self):
         book = Book()
         for step in range(6):
