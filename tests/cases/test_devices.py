@@ -57,13 +57,13 @@ def test_a_step_that_the_scaler_skips_is_seen_and_the_gradient_is_the_users(name
     model = nn.Linear(2, 1, bias=False)
     run, weights, scales = scaled_training(model, OPTIMIZERS[name], 1024.0, [1.0, math.inf, 1.0])
     assert scales == [1024.0, 1024.0, 512.0, 512.0]
-    gradients = run.frame(role="param_grad")
+    gradients = run.frame(role="param_grad", direction="backward")
     assert gradients["step"].tolist() == [0, 1, 2]
     assert gradients["loss_scale"].tolist() == [1024.0, 1024.0, 512.0]
     assert gradients["max"].tolist()[0] == gradients["max"].tolist()[2] == 1.0
     assert gradients["posinf_count"].tolist() == [0, 2, 0]
     assert run.frame(role="grad_output")["mean"].tolist() == [1.0, 1.0, 1.0]
-    found = run.frame(role="param")["l2"].tolist()
+    found = run.frame(role="param", direction="forward")["l2"].tolist()
     assert found == [norm(w) for w in weights]
     assert torch.equal(weights[1], weights[2])  # the skipped step has changed nothing
 
@@ -73,7 +73,7 @@ def test_an_overflow_while_the_scale_is_looked_for_is_news_and_no_alarm(name):
     run, weights, scales = scaled_training(Half(), OPTIMIZERS[name], 65536.0, [1.0, 1.0, 1.0])
     assert scales == [65536.0, 32768.0, 32768.0, 32768.0]
     assert torch.equal(weights[0], weights[1])
-    gradients = run.frame(role="param_grad")
+    gradients = run.frame(role="param_grad", direction="backward")
     assert gradients["posinf_count"].tolist() == [2, 0, 0]
     assert gradients["max"].tolist()[1:] == [1.0, 1.0]
     assert repr(run).startswith("✓")
@@ -94,7 +94,7 @@ def test_gradients_under_a_scale_are_what_the_user_means_by_them(made):
             nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         scaler.step(optimizer)
         scaler.update()
-    rows = run.frame(role="param_grad")
+    rows = run.frame(role="param_grad", direction="backward")
     found = dict(zip(zip(rows["leaf"], rows["micro_step"], strict=True), rows["max"], strict=True))
     if made == "accumulated":
         assert found == {("weight", 0): 3.0, ("weight", 1): 5.0, ("weight.grad", 1): 8.0}

@@ -217,8 +217,10 @@ def test_weights_that_an_optimizer_writes_in_place_are_read_before_each_step(kin
             gradients.append(layer.weight.grad.clone())
             optimizer.step()
             optimizer.zero_grad()
-    assert run.frame(role="param")["l2"].tolist() == [norm(w) for w in weights]
-    assert run.frame(role="param_grad")["l2"].tolist() == [norm(g) for g in gradients]
+    assert run.frame(role="param", direction="forward")["l2"].tolist() == [norm(w) for w in weights]
+    assert run.frame(role="param_grad", direction="backward")["l2"].tolist() == [
+        norm(g) for g in gradients
+    ]
     assert len({w.norm().item() for w in weights}) == 3
     if kind is torch.optim.SGD:  # what was learned is the rate times the gradient
         assert torch.allclose(weights[0] - weights[1], 0.25 * gradients[0])

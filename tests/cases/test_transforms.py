@@ -128,7 +128,7 @@ def test_a_scripted_child_anywhere_stops_nobody(kind, place):
     listed = set(run.coverage()["module"])
     assert {"", "0", "1", "2"} <= outputs | listed
     assert {"", *(str(n) for n in range(3) if n != place)} <= outputs
-    rows = run.frame(role="param_grad").to_dict("records")
+    rows = run.frame(role="param_grad", direction="backward").to_dict("records")
     assert {r["module"] for r in rows} >= {str(n) for n in range(3) if n != place}
     assert "LazyLinear" not in set(run.df["type"])
     assert model[1 if place == 0 else 0]._forward_hooks == {}

@@ -193,7 +193,7 @@ def test_a_parameters_backward_has_the_number_of_its_modules():
     model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
     x = torch.ones(1, 2, requires_grad=True)
     run, _, _ = watched_penalty(model, x)
-    found = run.frame(role="param_grad", module="0", leaf="weight")
+    found = run.frame(role="param_grad", direction="backward", module="0", leaf="weight")
     assert found["backward"].tolist() == [1]  # the first backward went to the input alone
     assert run.frame(role="grad_output", module="0")["backward"].tolist() == [0, 1]
 
@@ -211,7 +211,7 @@ def test_two_losses_over_one_trunk_have_a_backward_each():
     assert found["backward"].tolist() == [0, 1]
     truth = [heads[0].weight * 2, heads[1].weight * 3]
     assert found["l2"].tolist() == pytest.approx([t.norm().item() for t in truth])
-    weights = run.frame(role="param_grad", module="trunk", leaf="weight")
+    weights = run.frame(role="param_grad", direction="backward", module="trunk", leaf="weight")
     assert weights["backward"].tolist() == [0, 1]
     assert run.frame(role="grad_output", module="b")["backward"].tolist() == [0]
 
@@ -229,7 +229,9 @@ def test_a_backward_to_some_inputs_and_a_whole_one_are_two(first):
         loss.backward()
     for role in ("grad_output", "grad_input"):
         assert run.frame(role=role)["backward"].tolist() == [0, 1]
-    assert run.frame(role="param_grad", leaf="weight")["backward"].tolist() == [1]
+    assert run.frame(role="param_grad", direction="backward", leaf="weight")[
+        "backward"
+    ].tolist() == [1]
 
 
 @pytest.mark.parametrize("name", ["vjp", "jacobian", "hvp", "hessian", "vhp"])
