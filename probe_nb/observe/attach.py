@@ -68,6 +68,10 @@ class Attachment:
             torch_module.register_module_forward_pre_hook(self._modules.before)
             torch_module.register_module_forward_hook(self._modules.after, always_call=True)
             if self._functions is not None:
+                torch_module.register_module_forward_pre_hook(self._functions.place.before)
+                torch_module.register_module_forward_hook(
+                    self._functions.place.after, always_call=True
+                )
                 self._functions.open()
         except BaseException:
             self.release(watched)
@@ -82,9 +86,10 @@ class Attachment:
             raise
 
     def _release(self, watched: list[nn.Module]) -> None:
+        ours: list[Any] = [self._modules, self._optimizer, self._steps]
         if self._functions is not None:
             self._functions.close()
-        ours = (self._modules, self._optimizer, self._steps)
+            ours.append(self._functions.place)
         for table in _TABLES:
             for key, hook in list(table.items()):
                 if getattr(hook, "__self__", None) in ours:

@@ -16,12 +16,12 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch.overrides import TorchFunctionMode
 
-from probe_nb.observe import functions_stack as stack
 from probe_nb.observe.aside import aside
 from probe_nb.observe.calls import Call, Clock
 from probe_nb.observe.compiled import beside
 from probe_nb.observe.functions_names import Names
 from probe_nb.observe.functions_spelling import Spelling
+from probe_nb.observe.functions_stack import Place
 from probe_nb.observe.gradients import Gradients
 from probe_nb.observe.graph import Entered
 from probe_nb.observe.leaves import arguments, results
@@ -106,6 +106,7 @@ class Functions:
         self._counts: Counter[str] = Counter()
         self._sites: dict[tuple[Watched | None, str], Watched] = {}
         self._mode = _Mode(self)
+        self.place = Place(self._mode)
         self._cramped = False
         self.closed = True
 
@@ -114,12 +115,12 @@ class Functions:
     def open(self) -> None:
         """See what this thread calls from here on."""
         self.closed = False
-        stack.put(self._mode)
+        self.place.put()
 
     def close(self) -> None:
         """Take the mode away; may be repeated. In another thread it is only silenced."""
         self.closed = True
-        stack.take(self._mode)
+        self.place.leave()
         self._known.clear()
         self._spelling.forget()
         if self._cramped:
@@ -132,7 +133,7 @@ class Functions:
 
     # -- around a call --------------------------------------------------------------------------
 
-    def before(self, function: Any, args: Any, kwargs: dict[str, Any]) -> Begun | None:
+    def begin(self, function: Any, args: Any, kwargs: dict[str, Any]) -> Begun | None:
         """See what a function is given; None if its call is not recorded."""
         known = self._find(function)
         if known is None or not self._clock.recording or self._only.now is not None:
@@ -148,18 +149,18 @@ class Functions:
             name = self._name(known, args, frame) if chosen else None
             if name is not None:
                 with aside():
-                    return self._before(name, around, args, kwargs)
+                    return self._begin(name, around, args, kwargs)
         except RecursionError:  # there is no room on the stack, not even for a call to say so
             self._cramped = True
         except Exception as error:  # a fault of ours is never the user's
             self._sink.fault(watched, "function", error)
         return None
 
-    def after(self, begun: Begun, result: Any) -> None:
+    def end(self, begun: Begun, result: Any) -> None:
         """See what it gave back."""
         try:
             with aside():
-                self._after(begun, result)
+                self._end(begun, result)
         except RecursionError:
             self._cramped = True
         except Exception as error:  # a fault of ours is never the user's
@@ -211,7 +212,7 @@ class Functions:
             opened.enter(frame)  # drops what was left by an interrupt
         return opened.stack[-1] if opened.stack else None
 
-    def _before(self, name: str, around: Call | None, args: Any, kwargs: Any) -> Begun:
+    def _begin(self, name: str, around: Call | None, args: Any, kwargs: Any) -> Begun:
         clock = self._clock
         if not clock.begun and clock.root_forward(root=False):
             self._begins()
@@ -232,7 +233,7 @@ class Functions:
             entered = self._gradients.entering(leaves)
         return Begun(call, entered, args[0] if name == "Tensor.__setitem__" else None)
 
-    def _after(self, begun: Begun, result: Any) -> None:
+    def _end(self, begun: Begun, result: Any) -> None:
         call = begun.call
         leaves = results(begun.written if result is None else result, self._unread)
         if self._outputs:
@@ -267,8 +268,8 @@ class _Mode(TorchFunctionMode):
         kwargs = {} if kwargs is None else kwargs
         if torch.compiler.is_compiling() or self.functions.closed:
             return func(*args, **kwargs)
-        begun = self.functions.before(func, args, kwargs)
+        begun = self.functions.begin(func, args, kwargs)
         result = func(*args, **kwargs)
         if begun is not None:
-            self.functions.after(begun, result)
+            self.functions.end(begun, result)
         return result

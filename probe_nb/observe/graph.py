@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Container, Iterable
 from typing import Any, Final, NamedTuple
@@ -126,7 +127,8 @@ def edge(t: Tensor) -> Edge:
     """Return where the gradient of `t` goes; a leaf goes to its accumulator, if it has one."""
     node = t.grad_fn
     if node is None and not cut_off(t) and not t.is_inference():
-        node = get_gradient_edge(t).node
+        with contextlib.suppress(NotImplementedError):  # a leaf of a layout that has no views
+            node = get_gradient_edge(t).node
     return (node, t.output_nr)
 
 
