@@ -40,7 +40,8 @@ class Window:
         """Start without a site and without a step."""
         self.steps = np.empty(0, np.int64)
         self._end = 0
-        self._tables = {name: np.empty((0, _SLACK)) for name in _EMPTY}
+        # a step is written at a time, so its numbers lie side by side in memory
+        self._tables = {name: np.empty((_SLACK, 0)) for name in _EMPTY}
 
     def __getitem__(self, name: str) -> Table:
         """Return one table, one row per site and one column per step.
@@ -50,7 +51,7 @@ class Window:
         zero and `small` subnormal. `finite`: elements behind `total`, their sum, and `square`, the
         sum of their squares.
         """
-        return self._tables[name][:, self._begin : self._end]
+        return self._tables[name][self._begin : self._end].T
 
     @property
     def peaks(self) -> Table:
@@ -100,7 +101,10 @@ class Window:
 
     def grow(self, extra: int) -> None:
         """Add sites."""
-        self._tables = {n: longer(table, extra, _EMPTY[n]) for n, table in self._tables.items()}
+        self._tables = {
+            name: np.concatenate([table, np.full((_SLACK, extra), _EMPTY[name])], axis=1)
+            for name, table in self._tables.items()
+        }
 
     def add(self, block: Arrays, groups: Groups, loud: NDArray[np.bool_]) -> None:
         """Write the steps of a block, where a record that is `loud` counts as infinite."""
@@ -135,8 +139,8 @@ class Window:
         place = np.searchsorted(wanted, self.steps[kept])
         for name, empty in _EMPTY.items():
             old = self[name]
-            new = np.full((len(old), _SLACK), empty)
-            new[:, place] = old[:, kept]
+            new = np.full((_SLACK, len(old)), empty)
+            new[place] = old.T[kept]
             self._tables[name] = new
         self.steps, self._end = wanted, len(wanted)
 

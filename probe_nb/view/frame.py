@@ -83,10 +83,10 @@ class FrameBuilder:
     Cost: under 2 ms per update at 2,000 sites, apart from the first.
     """
 
-    def __init__(self, columns: Columns, info: RunInfo) -> None:
-        """Build frames of these records."""
+    def __init__(self, columns: Columns, info: RunInfo, *, live: bool = False) -> None:
+        """Build frames of these records; a `live` one is asked several times a second."""
         self.tally = Tally(columns)
-        self.judge = Judge(self.tally)
+        self.judge = Judge(self.tally, unhurried=live)
         self.info = info
         self._lines: list[str] = []
         self._begins: list[str] = []

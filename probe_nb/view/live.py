@@ -69,7 +69,7 @@ class LiveView:
         self._display = display
         self._widget: Any = None
         self._handle: Any = None
-        self._builder = FrameBuilder(run.columns, run.info)
+        self._builder = FrameBuilder(run.columns, run.info, live=True)
         self._off = self._closed = False
         self._lock = threading.Lock()
         self._frame_at = self._refresh_at = 0.0
