@@ -39,3 +39,9 @@ class Recording(Protocol):
 
     def only(self, module: Any, name: str) -> Range:
         """Record one module alone."""
+
+    def register_custom_api(self, module: Any, name: str, prefix: str | None) -> None:
+        """Record a function of the user's."""
+
+    def restore_custom_api(self, module: Any, name: str | None) -> int:
+        """Record it no more."""

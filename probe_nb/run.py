@@ -93,6 +93,48 @@ class Run(Answers):
             )
         return self._session.only(module, name)
 
+    def register_custom_api(self, module: Any, name: str, prefix: str | None = None) -> None:
+        """Record calls of a function of yours, `module.name`, at API level.
+
+        A plain Python function is invisible to torch. So this one name is replaced, until
+        `restore_custom_api` or the end of the watch. What the function calls is part of it and has
+        no rows of its own. It is seen where it is looked up as `module.name`: what was imported by
+        name before is the function itself.
+
+        Args:
+            module: The package, module or class that has the function.
+            name: Its name there.
+            prefix: What its rows have before the name. None: the name of the module.
+
+        Raises:
+            SessionStateError: The run is closed, or it records modules alone.
+            ConfigError: There is no such function.
+
+        >>> import types, torch, probe_nb as probe
+        >>> mine = types.SimpleNamespace(twice=lambda x: x + x, __name__="mine")
+        >>> with probe.watch(level="api", roles="output") as run:
+        ...     run.register_custom_api(mine, "twice")
+        ...     _ = mine.twice(torch.ones(3))
+        >>> run.df["api"].tolist(), run.df["max"].tolist()
+        (['mine.twice'], [2.0])
+        """
+        self._opened().register_custom_api(module, name, prefix)
+
+    def restore_custom_api(self, module: Any = None, name: str | None = None) -> int:
+        """Undo `register_custom_api`, for one function or for all; return how many there were.
+
+        Raises:
+            SessionStateError: The run is closed: everything was restored then.
+        """
+        return self._opened().restore_custom_api(module, name)
+
+    def _opened(self) -> Recording:
+        if self._session is None:
+            raise SessionStateError(
+                "This run is closed, so it records nothing any more, and every name is restored."
+            )
+        return self._session
+
     # -- files and views ------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> Path:

@@ -23,6 +23,7 @@ from probe_nb.config import WatchConfig
 from probe_nb.errors import SessionStateError, notify
 from probe_nb.observe.aside import aside
 from probe_nb.observe.attach import Attachment
+from probe_nb.observe.functions import Functions
 from probe_nb.observe.only import Range
 from probe_nb.observe.select import (
     Tree,
@@ -188,6 +189,22 @@ class Session:
         if self._attached is None:
             raise SessionStateError("This session is closed, so it records nothing any more.")
         return self._only.open(as_module(module), config.as_name(name))
+
+    def register_custom_api(self, module: Any, name: str, prefix: str | None = None) -> None:
+        """Record a function of the user's as `prefix.name`, until the session closes."""
+        self._of_functions().register(module, name, prefix)
+
+    def restore_custom_api(self, module: Any = None, name: str | None = None) -> int:
+        """Record it no more, or none of them; return how many there were."""
+        return self._of_functions().unregister(module, name)
+
+    def _of_functions(self) -> Functions:
+        if self._attached is None or self._functions is None:
+            raise SessionStateError(
+                "Functions are recorded by an open session at API level: "
+                '`probe.watch(model, level="api")`, or `"mix"`.'
+            )
+        return self._functions
 
     def flush(self) -> None:
         """Take in what was seen so far, in the middle of a step."""

@@ -16,11 +16,12 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch.overrides import TorchFunctionMode
 
+from probe_nb.errors import ConfigError
 from probe_nb.observe.aside import aside
 from probe_nb.observe.calls import Call, Clock
 from probe_nb.observe.compiled import beside
-from probe_nb.observe.functions_names import Names
-from probe_nb.observe.functions_spelling import Spelling
+from probe_nb.observe.functions_names import Known, Namer
+from probe_nb.observe.functions_registered import Registered, Seen, named
 from probe_nb.observe.functions_stack import Place
 from probe_nb.observe.gradients import Gradients
 from probe_nb.observe.graph import Entered
@@ -28,26 +29,14 @@ from probe_nb.observe.leaves import arguments, results
 from probe_nb.observe.modules import ModuleHooks
 from probe_nb.observe.only import Only
 from probe_nb.observe.select import Watched
-from probe_nb.observe.sink import Sink
+from probe_nb.observe.sink import Facts, Sink
 from probe_nb.terms import Role
 
 OF_CALLS: Final[frozenset[Role]] = frozenset({"input", "output", "grad_output", "grad_input"})
 """What is recorded of a call of a function."""
 
 _task: Final[Callable[[], int]] = torch._C._current_graph_task_id
-_handles: Final = torch.overrides.handle_torch_function.__code__
-"""Calls modes for functions that are written in Python, from inside of them."""
-
 _tracing: Final[Callable[[], Any]] = torch._C._get_tracing_state
-
-
-class Known(NamedTuple):
-    """What is known of a function."""
-
-    name: str
-    """As its rows have it: `Tensor.add`."""
-    spelt: bool
-    """Whether its calls may have other names, such as `Tensor.__add__`."""
 
 
 class Begun(NamedTuple):
@@ -99,15 +88,15 @@ class Functions:
         self._clock, self._gradients, self._sink = clock, gradients, sink
         self._inputs, self._outputs = "input" in roles, "output" in roles
         self._only, self._open, self._unread = only, modules.open, modules.unread
-        self._wants, self._everywhere, self._begins = wants, everywhere, begins
-        self._names, self._spelling = Names(), Spelling()
-        self._known: dict[Any, Known | None] = {}
-        self._wanted: dict[str, bool] = {}
+        self._everywhere, self._begins = everywhere, begins
+        self._namer = Namer(wants)
         self._counts: Counter[str] = Counter()
         self._sites: dict[tuple[Watched | None, str], Watched] = {}
         self._mode = _Mode(self)
         self.place = Place(self._mode)
         self._cramped = False
+        self.registered = Registered(self)
+        self._renamed: list[tuple[Any, str, Any]] = []
         self.closed = True
 
     # -- lifetime -------------------------------------------------------------------------------
@@ -115,14 +104,15 @@ class Functions:
     def open(self) -> None:
         """See what this thread calls from here on."""
         self.closed = False
+        self.registered.add_built_in()
         self.place.put()
 
     def close(self) -> None:
         """Take the mode away; may be repeated. In another thread it is only silenced."""
         self.closed = True
         self.place.leave()
-        self._known.clear()
-        self._spelling.forget()
+        self._namer.forget()
+        self.registered.restore()
         if self._cramped:
             self._cramped = False
             self._sink.fault(None, "function", RecursionError("too close to the recursion limit"))
@@ -130,78 +120,86 @@ class Functions:
     def begin_step(self) -> None:
         """Count calls from 0 again."""
         self._counts.clear()
+        self.registered.add_built_in()
+
+    # -- functions of the user's ----------------------------------------------------------------
+
+    def register(self, owner: Any, name: Any, prefix: Any) -> None:
+        """Record a function as `prefix.name`; one that a mode does not see is replaced.
+
+        Raises:
+            ConfigError: There is no such function, or a name is no text.
+        """
+        if not isinstance(name, str) or not isinstance(prefix, str | None):
+            raise ConfigError("`register_custom_api` takes a module, a name and a prefix.")
+        known = getattr(owner, "__name__", type(owner).__name__)
+        full, function = f"{prefix or known}.{name}", getattr(owner, name, None)
+        if self._namer.rename(function, full):
+            self._renamed.append((owner, name, function))
+        else:
+            self.registered.add(owner, name, named(full), custom=True)
+
+    def unregister(self, owner: Any = None, name: str | None = None) -> int:
+        """Undo `register`, of all functions or one; return how many there were."""
+        chosen = [
+            each
+            for each in self._renamed
+            if (owner is None or each[0] is owner) and name in (None, each[1])
+        ]
+        for each in chosen:
+            self._namer.own_name(each[2])
+            self._renamed.remove(each)
+        return len(chosen) + self.registered.restore(owner, name, custom=True)
+
+    def fault(self, error: Exception) -> None:
+        """Take an error of our own."""
+        self._sink.fault(None, "function", error)
 
     # -- around a call --------------------------------------------------------------------------
 
     def begin(self, function: Any, args: Any, kwargs: dict[str, Any]) -> Begun | None:
         """See what a function is given; None if its call is not recorded."""
-        known = self._find(function)
-        if known is None or not self._clock.recording or self._only.now is not None:
+        known = self._namer.known(function)
+        if known is None or not self._clock.recording or self.registered.running():
             return None
-        if _task() != -1 or _tracing() is not None:
+        return self._guarded(sys._getframe(1), known, Seen("", args, kwargs))
+
+    def begin_registered(self, seen: Seen) -> Begun | None:
+        """See what a registered function is given; None if its call is not recorded."""
+        if self.closed or not self._clock.recording or torch.compiler.is_compiling():
+            return None
+        return self._guarded(sys._getframe(1), None, seen)
+
+    def _guarded(self, frame: FrameType, known: Known | None, seen: Seen) -> Begun | None:
+        if self._only.now is not None or _task() != -1 or _tracing() is not None:
             return None
         watched = None
         try:
-            frame = sys._getframe(1)
             around = self._around(frame)
             watched = None if around is None else around.watched
             chosen = self._everywhere if watched is None else watched.selected
-            name = self._name(known, args, frame) if chosen else None
-            if name is not None:
+            if known is not None and chosen:
+                seen = seen._replace(name=self._namer.name(known, seen.args, frame))
+            if chosen and seen.name:
                 with aside():
-                    return self._begin(name, around, args, kwargs)
+                    return self._begin(seen, around)
         except RecursionError:  # there is no room on the stack, not even for a call to say so
             self._cramped = True
         except Exception as error:  # a fault of ours is never the user's
             self._sink.fault(watched, "function", error)
         return None
 
-    def end(self, begun: Begun, result: Any) -> None:
-        """See what it gave back."""
+    def end(self, begun: Begun, result: Any, *, late: bool = False) -> None:
+        """See what it gave back; `late` says that what it gives is not there yet."""
         try:
             with aside():
-                self._end(begun, result)
+                self._end(begun, result, late=late)
         except RecursionError:
             self._cramped = True
         except Exception as error:  # a fault of ours is never the user's
             self._sink.fault(begun.call.watched, "function", error)
 
     # -- the work -------------------------------------------------------------------------------
-
-    def _find(self, function: Any) -> Known | None:
-        """Return what is known of a function; None if it is not recorded."""
-        try:
-            return self._known[function]
-        except KeyError:
-            return self._learn(function)
-        except Exception:  # an object of the user's that is no key of a dict
-            return None
-
-    def _learn(self, function: Any) -> Known | None:
-        """Find out about a function that is called for the first time."""
-        named, known = self._names.of(function), None
-        if named is not None:
-            name = ".".join(named)
-            spelt = self._spelling.may_differ(name)
-            known = Known(name, spelt) if spelt or self._wants(*named) else None
-        self._known[function] = known
-        return known
-
-    def _name(self, known: Known, args: Any, frame: FrameType) -> str | None:
-        """Return the name of a call, as the line that calls it is written; None if not wanted."""
-        if not known.spelt:
-            return known.name
-        caller: FrameType | None = frame
-        while caller is not None and caller.f_code.co_name == "__torch_function__":
-            caller = caller.f_back  # ours, and those of modes of the user's above it
-            if caller is not None and caller.f_code is _handles:
-                caller = caller.f_back and caller.f_back.f_back  # past torch and the function
-        name = known.name if caller is None else self._spelling.of(known.name, args, caller)
-        wanted = self._wanted.get(name)
-        if wanted is None:
-            prefix, _, rest = name.partition(".")
-            wanted = self._wanted[name] = self._wants(prefix, rest)
-        return name if wanted else None
 
     def _around(self, frame: FrameType) -> Call | None:
         """Return the innermost call of a module that runs around a frame."""
@@ -212,8 +210,8 @@ class Functions:
             opened.enter(frame)  # drops what was left by an interrupt
         return opened.stack[-1] if opened.stack else None
 
-    def _begin(self, name: str, around: Call | None, args: Any, kwargs: Any) -> Begun:
-        clock = self._clock
+    def _begin(self, seen: Seen, around: Call | None) -> Begun:
+        clock, name, args = self._clock, seen.name, seen.args
         if not clock.begun and clock.root_forward(root=False):
             self._begins()
         number = self._counts[name]
@@ -224,21 +222,24 @@ class Functions:
         )
         training = around is not None and around.training
         call = Call(watched, 0, *when, number, training)
-        leaves = arguments(args, kwargs, self._unread)
+        leaves = arguments(args, seen.kwargs, self._unread)
         if self._inputs:
             for leaf, t in leaves:
                 self._sink.tensor(call, ("input", leaf), t)
         entered = None
-        if self._gradients.reads and torch.is_grad_enabled():
+        if seen.graph and self._gradients.reads and torch.is_grad_enabled():
             entered = self._gradients.entering(leaves)
-        return Begun(call, entered, args[0] if name == "Tensor.__setitem__" else None)
+        return Begun(call, entered, args[0] if name == "Tensor.__setitem__" else seen.written)
 
-    def _end(self, begun: Begun, result: Any) -> None:
+    def _end(self, begun: Begun, result: Any, *, late: bool) -> None:
         call = begun.call
         leaves = results(begun.written if result is None else result, self._unread)
         if self._outputs:
             for leaf, t in leaves:
-                self._sink.tensor(call, ("output", leaf), t)
+                if late:
+                    self._sink.absent(call, ("output", leaf), Facts.of(t), "unsupported")
+                else:
+                    self._sink.tensor(call, ("output", leaf), t)
         if begun.entered is not None:
             self._gradients.leaving(call, begun.entered, leaves)
 

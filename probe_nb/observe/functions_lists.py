@@ -80,7 +80,7 @@ QUESTIONS: Final = _words(
     "_dimV qscheme q_scale q_per_channel_scales q_per_channel_zero_points q_per_channel_axis names "
     "result_type can_cast promote_types tolist apply_ map_ map2_ module_load share_memory_ "
     "pin_memory record_stream has_names _nested_tensor_size _nested_tensor_strides "
-    "_nested_tensor_storage_offsets _version _is_view hash_tensor "
+    "_nested_tensor_storage_offsets _version _is_view "
     # autograd
     "backward requires_grad_ retain_grad register_hook register_post_accumulate_grad_hook "
     "_set_grad_enabled grad "

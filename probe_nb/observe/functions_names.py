@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from types import ModuleType
-from typing import Any, Final
+from types import FrameType, ModuleType
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import nn
 from torch._ops import OpOverload, OpOverloadPacket
 
 from probe_nb.observe.functions_lists import is_question
+from probe_nb.observe.functions_spelling import Spelling
+
+_handles: Final = torch.overrides.handle_torch_function.__code__
+"""Calls modes for functions that are written in Python, from inside of them."""
 
 Named = tuple[str, str]
 """A prefix, and the name behind it."""
@@ -33,6 +37,80 @@ _INNER: Final = frozenset(
     ("profiler", "prim", "debugprims", "inductor", "fsdp", "_c10d_functional", "c10d", "streams")
 )
 """Namespaces of `torch.ops` that torch uses for itself."""
+
+
+class Known(NamedTuple):
+    """What is known of a function that is recorded."""
+
+    name: str
+    """As its rows have it: `Tensor.add`."""
+    spelt: bool
+    """Whether its calls may have other names, such as `Tensor.__add__`."""
+
+
+class Namer:
+    """Says under which name a call is recorded, and whether it is."""
+
+    def __init__(self, wants: Callable[[str, str], bool]) -> None:
+        """Know of no function; `wants` tells of a prefix and a name whether it is recorded."""
+        self._wants = wants
+        self._names, self._spelling = Names(), Spelling()
+        self._known: dict[Any, Known | None] = {}
+        self._wanted: dict[str, bool] = {}
+
+    def known(self, function: Any) -> Known | None:
+        """Return what is known of a function; None if none of its calls is recorded."""
+        try:
+            return self._known[function]
+        except KeyError:
+            return self._learn(function)
+        except Exception:  # an object of the user's that is no key of a dict
+            return None
+
+    def _learn(self, function: Any) -> Known | None:
+        """Find out about a function that is called for the first time."""
+        named, known = self._names.of(function), None
+        if named is not None:
+            name = ".".join(named)
+            spelt = self._spelling.may_differ(name)
+            known = Known(name, spelt) if spelt or self._wants(*named) else None
+        self._known[function] = known
+        return known
+
+    def name(self, known: Known, args: Any, frame: FrameType) -> str:
+        """Return the name of a call, as the line that calls it is written; "" if not wanted.
+
+        `frame` is that of the mode that was called.
+        """
+        if not known.spelt:
+            return known.name
+        caller: FrameType | None = frame
+        while caller is not None and caller.f_code.co_name == "__torch_function__":
+            caller = caller.f_back  # ours, and those of modes of the user's above it
+            if caller is not None and caller.f_code is _handles:
+                caller = caller.f_back and caller.f_back.f_back  # past torch and the function
+        name = known.name if caller is None else self._spelling.of(known.name, args, caller)
+        wanted = self._wanted.get(name)
+        if wanted is None:
+            prefix, _, rest = name.partition(".")
+            wanted = self._wanted[name] = self._wants(prefix, rest)
+        return name if wanted else ""
+
+    def rename(self, function: Any, name: str) -> bool:
+        """Record a function of torch under a name of the user's; False if a mode cannot see it."""
+        seen = self._names.of(function) is not None
+        if seen:
+            self._known[function] = Known(name, spelt=False)
+        return seen
+
+    def own_name(self, function: Any) -> None:
+        """Record a function under its own name again."""
+        self._known.pop(function, None)
+
+    def forget(self) -> None:
+        """Let go of all functions."""
+        self._known.clear()
+        self._spelling.forget()
 
 
 class Names:
