@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from probe_nb import grammar
@@ -47,7 +47,9 @@ class WatchConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the options as JSON-ready values."""
-        values = {k: v for k, v in asdict(self).items() if k not in _LIVE}
+        named = (each.name for each in fields(self))
+        values = {name: getattr(self, name) for name in named if name not in _LIVE}
+        values["alerts"] = dict(self.alerts)
         values["keep"] = None if self.keep is None else self.keep.as_dict()
         return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 

@@ -61,7 +61,7 @@ class Watch:
             self._session.open()
             _show(self._session, live=self._live)
         except BaseException:
-            self._session.close("interrupted")
+            self._session.refuse()
             raise
         return self._session.run
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,7 +39,6 @@ class Keeper:
 
         Raises:
             SelectionError: A pattern matches no module, or none that is watched.
-            ConfigError: The folder cannot be made.
         """
         chosen = matching(watched, keep.select)
         if not any(each.selected for each in chosen):
@@ -174,13 +172,7 @@ def _place_for(keep: Keep, info: RunInfo) -> Tensors:
     """Return where the tensors of a run go: into memory, or into a folder if one is named."""
     if keep.folder is None:
         return Tensors(keep.memory, makes_room=keep.steps is None)
-    stream = Stream(keep.folder, info)
-    if stream.folder.name != Path(keep.folder).name:
-        info.notices.append(
-            f"`{keep.folder}` holds the tensors of another run; those of this one are in "
-            f"`{stream.folder}`"
-        )
-    return Tensors(keep.memory, stream=stream)
+    return Tensors(keep.memory, stream=Stream(keep.folder, info))
 
 
 def _kind(t: Tensor) -> tuple[Tensor, str]:

@@ -84,11 +84,23 @@ class Session:
         """Attach every hook; earlier sessions on the same modules are closed first.
 
         `restarted` is told of each run that ended so; None warns the user.
+
+        Raises:
+            ConfigError: The folder for kept tensors cannot be made.
         """
+        try:
+            self.run.tensors.open()
+            self._attach(restarted or _warn_restarted)
+        except BaseException:
+            self.refuse()
+            raise
+        return self
+
+    def _attach(self, restarted: Callable[[Run], None]) -> None:
         for other in sessions():
             if other.shares_modules_with(self):
                 other.close("restarted")
-                (restarted or _warn_restarted)(other.run)
+                restarted(other.run)
         cpu.warm()
         attachment = self._attachment
         try:
@@ -98,9 +110,12 @@ class Session:
             _open.append(self)
         except BaseException:  # Ctrl-C, of all moments, now
             self._attached = attachment
-            self.close("interrupted")
             raise
-        return self
+
+    def refuse(self) -> None:
+        """Give everything back of a watch that could not be opened."""
+        self.close("interrupted")
+        self.run.tensors.withdraw()
 
     def _modules_alive(self) -> list[nn.Module]:
         all_of_them = (*self._watched, *self._only.named)

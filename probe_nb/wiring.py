@@ -93,7 +93,7 @@ def wired(
 
     Raises:
         SelectionError: A pattern matches no module.
-        ConfigError: The optimizer or the scaler is none, or a folder cannot be made.
+        ConfigError: The optimizer or the scaler is none.
     """
     watched = watched_modules(models, options.select)
     by_id = {id(w.module()): w for w in watched}
@@ -112,7 +112,8 @@ def wired(
     only = Only(by_id, clock)
     owned = ParameterSink(recorder, only)
     parameters = Parameters(watched, clock, owned, tasks, roles)
-    buffers = Buffers(watched, clock, owned, wanted="buffer" in roles)
+    once = options.reduce_once
+    buffers = Buffers(watched, clock, owned, wanted="buffer" in roles, once=once)
     info.shared = parameters.shared
 
     def built(module: Watched) -> None:

@@ -193,7 +193,7 @@ class ProbeMagics(Magics):
                 view.open()
                 prepared.listeners.append(view.update)
         except BaseException:
-            prepared.close("stopped")
+            prepared.refuse()
             raise
         return Watching(prepared, view)
 

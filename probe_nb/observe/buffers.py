@@ -50,13 +50,23 @@ class Buffers:
     """Reads the floating-point buffers of the selected modules."""
 
     def __init__(
-        self, watched: list[Watched], clock: Clock, sink: Sink, *, wanted: bool = True
+        self,
+        watched: list[Watched],
+        clock: Clock,
+        sink: Sink,
+        *,
+        wanted: bool = True,
+        once: bool = True,
     ) -> None:
-        """Know of no buffer. `watched` may grow; unless `wanted` nothing is read."""
+        """Know of no buffer. `watched` may grow; unless `wanted` nothing is read.
+
+        Unless `once` everything is read in every step: writes through `.data` are not counted.
+        """
         self._watched = watched
         self._clock = clock
         self._sink = sink
         self._wanted = wanted
+        self._once = once
         self._known: dict[Key, _Read] = {}
 
     def step_begins(self) -> None:
@@ -86,22 +96,24 @@ class Buffers:
     def _is_news(self, key: Key, module: nn.Module, name: str, t: Tensor) -> bool:
         """Tell whether a buffer must be read, and remember what it is now."""
         known, training = self._known.get(key), bool(module.training)
-        if known is not None and known.still(t):
+        if self._once and known is not None and known.still(t):
             uncounted = name in _UNCOUNTED and isinstance(module, _NormBase)
             if not uncounted or not (training or known.training):
                 return False
-        self._forget(known)
+        self._forget(key)
         self._known[key] = _Read(id(t), *_identity(t), training)
         return True
 
-    def _forget(self, known: _Read | None) -> None:
+    def _forget(self, key: Key) -> None:
+        """Hold a buffer no more: what a Ctrl-C interrupts here may leak, but is not freed twice."""
+        known = self._known.pop(key, None)
         if known is not None and known.weak:
             torch.UntypedStorage._free_weak_ref(known.weak)
 
     def close(self) -> None:
         """Hold nothing any more."""
         while self._known:
-            self._forget(self._known.popitem()[1])
+            self._forget(next(iter(self._known)))
 
 
 def _storage(t: Tensor) -> Any:

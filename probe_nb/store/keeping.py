@@ -113,7 +113,21 @@ class Tensors:
         self._lock = threading.RLock()
         if stream is not None:
             stream.written = self._written
-            self._stays = Source(stream.folder, stream.mark, folder=True)
+
+    def open(self) -> None:
+        """Have the folder for what comes, where there is to be one.
+
+        Raises:
+            ConfigError: It cannot be made.
+        """
+        if self._stream is not None:
+            self._stream.open()
+            self._stays = Source(self._stream.folder, self._stream.mark, folder=True)
+
+    def withdraw(self) -> None:
+        """Claim no folder for a watch that was not opened after all."""
+        if self._stream is not None and not self._known:
+            self._stream.withdraw()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Be copied and pickled as what is there: bytes that are in files stay there."""

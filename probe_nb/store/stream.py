@@ -40,20 +40,36 @@ class Stream:
     """Writes what is put into it; `written` hears what became of it."""
 
     def __init__(self, folder: str, info: RunInfo) -> None:
-        """Make the folder, or, where another run's tensors are in it, one beside it.
-
-        Raises:
-            ConfigError: It cannot be made.
-        """
+        """Know of the folder; nothing is made before `open`."""
         self.mark = secrets.token_hex(8)
         self._info = info
-        self.folder = _claimed(Path(folder).expanduser().absolute(), self._about())
+        self.folder = Path(folder).expanduser().absolute()
         self.written: Callable[[list[Kept], list[Any], Exception | None], None]
         self._numbers = itertools.count()
         self._queue: queue.SimpleQueue[Kept | None] = queue.SimpleQueue()
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         self._owner = os.getpid()
+
+    def open(self) -> None:
+        """Make the folder, or, where another run's tensors are in it, one beside it.
+
+        Raises:
+            ConfigError: It cannot be made.
+        """
+        asked = self.folder
+        self.folder = _claimed(asked, self._about())
+        if self.folder != asked:
+            self._info.notices.append(
+                f"`{asked}` holds the tensors of another run; those of this one are in "
+                f"`{self.folder}`"
+            )
+
+    def withdraw(self) -> None:
+        """Leave the folder to the next run: nothing was written into it."""
+        with contextlib.suppress(RunFormatError, OSError):
+            if load(self.folder)[1] == self.mark:
+                (self.folder / ABOUT).unlink()
 
     def _about(self) -> str:
         about = {"format": tensors.FORMAT, "version": tensors.VERSION, "id": self.mark}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 
 import pytest
 from hypothesis import given
@@ -151,6 +152,26 @@ def test_what_hears_of_findings_can_be_called():
 def test_patterns_are_split_at_commas_and_trimmed():
     assert checked(select="layers.*, !head ,").select == ("layers.*", "!head")
     assert checked(select=["a,b"]).select == ("a,b",)
+
+
+class Trainer:
+    """Holds what cannot be copied, as trainers do."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def hear(self, finding):
+        """Do nothing."""
+
+
+def test_what_hears_of_findings_is_not_copied_and_so_can_belong_to_anything():
+    trainer = Trainer()
+    config = checked(on_finding=trainer.hear, alerts={"large": "absmax > 1"})
+    written = config.as_dict()
+    assert "on_finding" not in written
+    assert config.on_finding.__self__ is trainer
+    assert written["alerts"] == config.alerts
+    assert written["alerts"] is not config.alerts
 
 
 def test_a_config_is_frozen_and_can_be_written_as_json():

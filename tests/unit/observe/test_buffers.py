@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+from collections import Counter
+
 import pytest
 import torch
 from torch import nn
@@ -182,3 +186,61 @@ def test_training_with_buffers_watched_leaves_the_same_bits():
     ):
         assert torch.equal(bare, seen)
         assert before == after
+
+
+class Codebook(nn.Module):
+    """Writes its buffer past autograd, as vector quantisation does."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("codes", torch.zeros(2))
+        self.lin = nn.Linear(3, 2)
+
+    def forward(self, x):
+        self.codes.data.add_(1.0)
+        return self.lin(x) + self.codes
+
+
+def test_what_writes_through_data_is_read_in_every_step_where_the_user_says_so():
+    model = Codebook()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with no_faults(), watching(model, optimizer=optimizer, reduce_once=False) as run:
+        train(model, optimizer, 3)
+    assert run.frame(role="buffer", leaf="codes")["max"].tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("moment", ["freed", "to be held"])
+def test_a_ctrl_c_while_buffers_are_read_frees_no_reference_twice(monkeypatch, moment):
+    held, twice, ctrl_c = Counter(), [], iter([False, False, False, True, False, True])
+    free, hold = torch.UntypedStorage._free_weak_ref, torch.UntypedStorage._weak_ref
+
+    def freeing(reference):
+        if held[reference]:  # to free one that is free is undefined
+            held[reference] -= 1
+            free(reference)
+        else:
+            twice.append(reference)
+        interrupt("freed")
+
+    def holding(storage):
+        interrupt("to be held")
+        reference = hold(storage)
+        held[reference] += 1
+        return reference
+
+    def interrupt(now):
+        inside = any(frame.function == "_is_news" for frame in inspect.stack())
+        if inside and now == moment and next(ctrl_c, False):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch.UntypedStorage, "_free_weak_ref", staticmethod(freeing))
+    monkeypatch.setattr(torch.UntypedStorage, "_weak_ref", holding)
+    model = nn.BatchNorm1d(3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watching(model, optimizer=optimizer):
+        for _ in range(6):
+            with contextlib.suppress(KeyboardInterrupt):
+                train(model, optimizer)
+    assert next(ctrl_c, None) is None
+    assert twice == []
+    assert held.total() == 0

@@ -133,6 +133,42 @@ def test_a_folder_that_cannot_be_made_is_said_before_anything_is_watched(tmp_pat
     assert (tmp_path / "file").read_text() == "mine"
 
 
+REFUSED = {
+    "an alert": {"alerts": {"x": "nonsense("}},
+    "a function": {"level": "api", "apis": "relu"},
+    "a scaler": {"scaler": object()},
+}
+
+
+@pytest.mark.parametrize("options", REFUSED.values(), ids=REFUSED)
+def test_a_watch_that_is_refused_leaves_no_folder(tmp_path, options):
+    model, keep = nn.Linear(2, 2), probe.Keep("(root)", folder=tmp_path / "kept")
+    with pytest.raises(ConfigError):
+        probe.start(model, keep=keep, live=False, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["probe_nb.session.cpu.warm", "probe_nb.doors._show"])
+def test_a_watch_that_is_interrupted_while_it_opens_leaves_the_folder_to_the_next(
+    tmp_path, monkeypatch, place
+):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            watched(tmp_path / "kept")
+    run = watched(tmp_path / "kept")
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+    assert run.info.notices == []
+    assert [int(t[0, 0]) for t in (run.tensor("(root)", step=step) for step in range(3))] == [
+        0,
+        1,
+        2,
+    ]
+
+
 FULL = """
 import resource, signal, sys, warnings
 import torch, probe_nb as probe
@@ -310,6 +346,7 @@ def test_many_small_tensors_share_files_and_large_ones_do_not_wait(tmp_path, mon
     monkeypatch.setattr(stream, "_CHUNK", 1000)
     monkeypatch.setattr(stream, "_PAUSE", 0.3)
     kept = Tensors(None, stream=Stream(str(tmp_path / "kept"), info()))
+    kept.open()
     for step in range(100):
         kept.take(entry(step, 10), lambda: np.zeros(10, np.uint8))
     kept.take(entry(100, 5000), lambda: np.zeros(5000, np.uint8))
@@ -323,6 +360,7 @@ def test_many_small_tensors_share_files_and_large_ones_do_not_wait(tmp_path, mon
 
 def test_a_stream_that_was_finished_goes_on_when_more_comes(tmp_path):
     kept = Tensors(None, stream=Stream(str(tmp_path / "kept"), info()))
+    kept.open()
     for step in range(3):
         kept.take(entry(step, 10), lambda step=step: np.full(10, step, np.uint8))
         kept.finish()
