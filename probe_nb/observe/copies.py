@@ -13,6 +13,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from probe_nb import devices
 from probe_nb.observe.shards import held
 from probe_nb.terms import Status
 
@@ -61,8 +62,14 @@ def obstacle(p: Tensor) -> Status:
     t, _ = held(p)
     if t.device.type == "meta":
         return "meta"
+    if devices.private_format(t):
+        return "private_format"
     counts = t.dtype.is_floating_point or t.dtype.is_complex
-    plain = type(t) in _PLAIN and t.layout == torch.strided and not t.is_quantized
+    plain = (
+        (type(t) in _PLAIN or devices.is_its_class(t))
+        and t.layout == torch.strided
+        and not t.is_quantized
+    )
     return "ok" if plain and counts and not t.is_nested else "unsupported"
 
 

@@ -37,7 +37,7 @@ def autocast() -> dict[str, Any]:
         "difference": bare.first_difference(watched),
         "dtypes": sorted(set(outputs["dtype"])),
         "statuses": sorted(set(watched.run.df["status"])),
-        "devices": sorted(set(watched.run.df["device"])),
+        "devices": sorted(set(watched.run.df[watched.run.df["role"] != "state"]["device"])),
     }
 
 

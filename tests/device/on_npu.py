@@ -9,6 +9,7 @@ import json
 import sys
 import types
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -83,9 +84,10 @@ def trained(device: str, *, watched: bool, scaled: bool = False) -> dict[str, An
 
 
 def truth() -> dict[str, Any]:
-    """What a plain twin on the CPU hands to and on from its modules in the first step."""
+    """What a plain twin on the CPU sees in the first step: its modules, and its optimizer."""
     torch.manual_seed(0)
     model, seen = Net(), {}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 
     def note(key: str, t: torch.Tensor) -> None:
         want = oracle.expected(t.clone())
@@ -113,17 +115,31 @@ def truth() -> dict[str, Any]:
     for name, module in model.named_modules():
         for leaf, parameter in module.named_parameters(recurse=False):
             note(f"{name} param_grad {leaf}", parameter.grad)
+    of_optimizer(model, optimizer, note)
     return seen
 
 
+def of_optimizer(model: nn.Module, optimizer: Any, note: Callable[..., None]) -> None:
+    """Let a twin's optimizer step, and note what it sees, does and keeps."""
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    optimizer.step()
+    for path, parameter in model.named_parameters():
+        name, _, leaf = path.rpartition(".")
+        note(f"optimizer: {name} param_grad {leaf}", parameter.grad)
+        note(f"optimizer: {name} param {leaf}", parameter)
+        note(f"optimizer: {name} update {leaf}", parameter - before[path])
+        for key, kept in optimizer.state[parameter].items():
+            note(f"optimizer: {name} state {leaf}.{key}", kept)
+
+
 def rows(run: probe.Run, step: int = 0) -> list[dict[str, Any]]:
-    found = []
+    found, where = [], {"forward": "", "backward": "", "optimizer": "optimizer: "}
     for number, row in run.frame(step=step).iterrows():
         histogram = run.columns.histogram(int(number))
         triples = histogram.signed() if histogram is not None else []
         found.append(
             {
-                "site": f"{row.module} {row.role} {row.leaf}",
+                "site": f"{where[row.direction]}{row.module} {row.role} {row.leaf}",
                 "device": row.device,
                 "status": row.status,
                 "dtype": row["dtype"],
@@ -142,9 +158,11 @@ def private() -> list[dict[str, Any]]:
     fractal_nz, plain = 29, 2
     fake.get_npu_format = lambda t: fractal_nz if tuple(t.shape) == (4, 4) else plain
     sys.modules["torch_npu"] = fake
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
     try:
-        with probe.watch(model, roles="param,output") as run:
-            model(torch.ones(2, 4).to("npu"))
+        with probe.watch(model, optimizer=optimizer, roles="param,output,update") as run:
+            model(torch.ones(2, 4).to("npu")).sum().backward()
+            optimizer.step()
     finally:
         del sys.modules["torch_npu"]
     return rows(run)
@@ -171,9 +189,14 @@ def lost() -> dict[str, Any]:
             model(x).sum().backward()
             optimizer.step()
     npu.MOVES["_to_copy"] = copy
-    by_step = [sorted(set(run.frame(step=step)["status"])) for step in (0, 1)]
-    absent = bool(run.frame(step=0)["max"].isna().all())
-    return {"statuses": by_step, "absent": absent, "warned": [str(w.message) for w in caught]}
+    there, here = run.df[run.df["device"] == "npu:0"], run.df[run.df["device"] == "cpu"]
+    by_step = [sorted(set(there[there["step"] == step]["status"])) for step in (0, 1)]
+    return {
+        "statuses": by_step,
+        "absent": bool(there[there["step"] == 0]["max"].isna().all()),
+        "settings": sorted(set(here["status"])),
+        "warned": [str(w.message) for w in caught],
+    }
 
 
 def refused(make) -> bool:
@@ -201,7 +224,7 @@ def main() -> dict[str, Any]:
                 [row["site"], row["status"]]
                 for row in rows(trained("cpu", watched=True, scaled=scaled)["run"])
             ],
-            "devices": [sorted(set(run.df["device"])), run.info.devices],
+            "devices": run.info.devices,
         }
     x = torch.ones(3).to("npu")
     makers = (x.double, lambda: torch.zeros(3, dtype=torch.float64, device="npu"))

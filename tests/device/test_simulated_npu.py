@@ -52,7 +52,12 @@ def test_nothing_waits_in_a_hook_and_the_watch_waits_once_per_step(training):
 
 
 def test_every_row_names_the_device(training):
-    assert training["devices"] == [["npu:0"], ["npu:0 Simulated"]]
+    assert training["devices"] == ["npu:0 Simulated"]
+    for row in training["rows"]:
+        # what an optimizer is set to, and the count of its steps, torch keeps on the host
+        settings = row["site"].startswith("optimizer:  state ") or row["site"].endswith(".step")
+        on_the_host = settings and not row["site"].endswith("loss_scale")
+        assert row["device"] == ("cpu" if on_the_host else "npu:0"), row["site"]
 
 
 def test_the_rows_are_those_of_the_cpu_in_the_same_order(training):
@@ -80,13 +85,26 @@ def test_the_statistics_are_those_of_the_same_model_on_the_cpu(seen):
 
 def test_gradients_under_a_loss_scale_are_those_without_it(seen):
     plain = {row["site"]: row for row in seen["plain"]["rows"]}
-    gradients = [row for row in seen["scaled"]["rows"] if "grad" in row["site"]]
+    scaled = [row for row in seen["scaled"]["rows"] if "optimizer: " not in row["site"]]
+    gradients = [row for row in scaled if "grad" in row["site"]]
     assert gradients
     for row in gradients:
         assert row["scale"] == 1024.0
         assert row["numbers"]["l2"] == pytest.approx(plain[row["site"]]["numbers"]["l2"], rel=1e-5)
         assert row["bins"] == plain[row["site"]]["bins"]
-    assert all(row["scale"] is None for row in seen["scaled"]["rows"] if "grad" not in row["site"])
+    assert all(row["scale"] is None for row in scaled if "grad" not in row["site"])
+
+
+def test_an_optimizer_under_a_loss_scale_does_what_it_does_without_it(seen):
+    plain = {row["site"]: row for row in seen["plain"]["rows"]}
+    scaled = [row for row in seen["scaled"]["rows"] if row["site"] in plain]
+    moved = [row for row in scaled if row["site"].startswith("optimizer: ")]
+    assert len([row for row in moved if " update " in row["site"]]) == 7
+    for row in moved:
+        want = plain[row["site"]]["numbers"]["l2"]
+        assert row["numbers"]["l2"] == pytest.approx(want, rel=1e-5), row["site"]
+    (scale,) = [row for row in seen["scaled"]["rows"] if row["site"].endswith("loss_scale")]
+    assert scale["numbers"]["max"] == 1024.0
 
 
 def test_a_tensor_in_a_format_of_the_device_s_own_is_not_touched(seen):
@@ -99,6 +117,10 @@ def test_a_tensor_in_a_format_of_the_device_s_own_is_not_touched(seen):
         "1 param bias": "ok",
         "1 output 0": "ok",
         " output 0": "ok",
+        "optimizer: 0 param weight": "private_format",
+        "optimizer: 0 update weight": "private_format",
+        "optimizer: 0 param bias": "ok",
+        "optimizer: 0 update bias": "ok",
     }
     private = [row for row in seen["private"] if row["status"] == "private_format"]
     assert all(value is None for row in private for value in row["numbers"].values())
@@ -106,6 +128,7 @@ def test_a_tensor_in_a_format_of_the_device_s_own_is_not_touched(seen):
 
 def test_results_that_the_device_loses_are_failed_rows_and_one_warning(seen):
     assert seen["lost"]["statuses"] == [["failed"], ["ok"]]
+    assert seen["lost"]["settings"] == ["ok"]  # these are numbers of the host
     assert seen["lost"]["absent"]
     (warning,) = seen["lost"]["warned"]
     assert "npu:0" in warning
