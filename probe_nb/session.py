@@ -279,9 +279,12 @@ class Session:
             self._drain(wait=False)
         self._gradients.prune()
 
-    def optimizer_stepped(self) -> None:
-        """Let the step end with the next root forward."""
-        if self._scaler is None:  # with one, its update ends the step, also a skipped one
+    def optimizer_stepped(self, optimizer: Optimizer) -> None:
+        """Let the step end with the next root forward, unless a scaler's update will end it.
+
+        That ends also a step that the scaler skips, of which no hook tells.
+        """
+        if self._scaler is None or not self._scaler.knows(optimizer):
             self._clock.optimizer_stepped()
 
     def holds_watched(self, optimizer: Optimizer) -> bool:

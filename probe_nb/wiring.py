@@ -51,7 +51,7 @@ class Events(Protocol):
     def step_ended(self) -> None:
         """Take note that a step has ended, before the next one begins."""
 
-    def optimizer_stepped(self) -> None:
+    def optimizer_stepped(self, optimizer: Optimizer) -> None:
         """Take note that the optimizer which ends steps has stepped."""
 
     def holds_watched(self, optimizer: Optimizer) -> bool:

@@ -64,7 +64,7 @@ class OptimizerHook:
         self,
         named: Sequence[torch.optim.Optimizer],
         is_watched: Callable[[torch.optim.Optimizer], bool],
-        stepped: Callable[[], None],
+        stepped: Callable[[torch.optim.Optimizer], None],
     ) -> None:
         """Hold what decides whether a step has ended, and no optimizer alive."""
         self._last = weakref.ref(named[-1]) if named else None
@@ -77,7 +77,7 @@ class OptimizerHook:
         try:
             last = self._last
             if self._is_watched(optimizer) if last is None else last() is optimizer:
-                self._stepped()
+                self._stepped(optimizer)
         except Exception as error:  # a fault of ours is never the user's
             notify(f"probe_nb could not tell whether a step ended: {error!r}")
 
@@ -107,6 +107,14 @@ class ScalerWatch:
         states = getattr(self._scaler, "_per_optimizer_states", None)
         changed, self._states = states is not self._states, states
         return changed
+
+    def knows(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Tell whether an optimizer steps through the scaler, so that an update has to come.
+
+        Else it is stepped directly, and no update is to be waited for: without `scaler.step` or
+        `scaler.unscale_` torch refuses one.
+        """
+        return id(optimizer) in (getattr(self._scaler, "_per_optimizer_states", None) or ())
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> bool:
         """Tell whether the scaler was asked to step an optimizer since it was last updated.

@@ -63,6 +63,51 @@ def test_an_evaluation_between_step_and_update_belongs_to_the_step():
 
 
 @pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
+@pytest.mark.parametrize("named", [False, True], ids=["any optimizer", "named"])
+def test_an_optimizer_that_is_stepped_past_the_scaler_ends_the_step(fused, named):
+    scaled = Scaled(fused=fused)
+    model, scaler, optimizer = scaled.model, scaled.scaler, scaled.optimizer
+    with probe.watch(
+        model, optimizer=optimizer if named else None, scaler=scaler, live=False
+    ) as run:
+        for _ in range(3):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.ones(1, 2)).sum()).backward()
+            optimizer.step()
+            with torch.no_grad():
+                model(torch.ones(1, 2))
+    assert when(run) == [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0)]
+
+
+def test_gradients_that_were_unscaled_by_hand_wait_for_the_update_that_has_to_come():
+    scaled = Scaled()
+    model, scaler = scaled.model, scaled.scaler
+    with probe.watch(model, optimizer=scaled.optimizer, scaler=scaler, live=False) as run:
+        for _ in range(2):
+            scaler.scale(model(torch.ones(1, 2)).sum()).backward()
+            scaler.unscale_(scaled.optimizer)
+            scaled.optimizer.step()
+            with torch.no_grad():
+                model(torch.ones(1, 2))
+            scaler.update()
+    assert when(run) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_two_optimizers_under_one_scaler_end_the_step_with_its_update():
+    scaled = Scaled()
+    model, scaler, last = scaled.model, scaled.scaler, scaled.optimizer
+    first = torch.optim.SGD(model.parameters(), lr=0.1)
+    for order in ([first, last], [last, first]):
+        with probe.watch(model, optimizer=order, scaler=scaler, live=False) as run:
+            for _ in range(2):
+                for optimizer in (first, last):
+                    scaler.scale(model(torch.ones(1, 2)).sum()).backward()
+                    scaler.step(optimizer)
+                scaler.update()
+        assert when(run) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
 def test_gradients_are_divided_by_the_scale_and_the_scale_is_recorded(fused):
     scaled = Scaled(fused=fused)
     run = scaled.watch([1.0, torch.inf, 3.0], scaler=scaled.scaler)
