@@ -463,6 +463,7 @@ def test_a_closure_step_of_which_only_some_steps_are_chosen_is_read_in_those():
 @pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
 def test_under_a_scaler_the_optimizer_sees_unscaled_gradients_and_skips_are_said(fused):
     model = nn.Linear(2, 1, bias=False)
+    nn.init.zeros_(model.weight)  # what it moves by is a number of its type then
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, fused=fused)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=100)
     moved = []
