@@ -91,6 +91,8 @@ class Keeper:
         if where[0] not in self._roles or call.recompute or not self._keep.wants(call.step):
             return False
         watched = call.watched
+        if watched.api and where[0] != "state":  # of a function: it has no path of its own
+            return False
         chosen = self._chosen.get(watched)
         if chosen is None:  # put into the model since, or named by `run.only`
             home = watched.home is not None and self._chosen.get(watched.home, False)

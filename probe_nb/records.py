@@ -113,6 +113,7 @@ class Records:
         *,
         leaf: str | None = None,
         model: str | None = None,
+        api: str | None = None,
     ) -> pd.Series:
         """Return one statistic of one site over steps.
 
@@ -131,6 +132,8 @@ class Records:
             leaf: One leaf path or a pattern, such as `"weight"` or `"weight.grad"`; None joins
                 them as said above.
             model: Name of the model, where several have a module of this path.
+            api: A function that the module calls, such as `"Functional.relu"`; None: the module
+                itself, where it has rows of its own. What no module runs around has the path `""`.
 
         Returns:
             A Series named after the site, indexed by step.
@@ -139,7 +142,7 @@ class Records:
             SelectionError: No such module, role or statistic.
         """
         self.flush()
-        return line(self.columns, module, role, stat, leaf=leaf, model=model)
+        return line(self.columns, module, role, stat, leaf=leaf, model=model, api=api)
 
     def histogram(
         self,
@@ -149,14 +152,15 @@ class Records:
         *,
         leaf: str | None = None,
         model: str | None = None,
+        api: str | None = None,
     ) -> Histogram:
         """Return the exponent histogram of one site, the last step's by default.
 
         Calls, micro steps and leaves of the step are added up. Which leaves these are is said at
-        `history`: gradients as they are added, not again as `.grad` holds them.
+        `history`: gradients as they are added, not again as `.grad` holds them. So is `api`.
 
         Raises:
             SelectionError: No such module, role or step, or nothing was counted there.
         """
         self.flush()
-        return summed(self.columns, module, role, step, leaf=leaf, model=model)
+        return summed(self.columns, module, role, step, leaf=leaf, model=model, api=api)

@@ -29,7 +29,7 @@ _NUMBERS: Final = ("numel", *STATISTICS, *COUNTS)
 
 @dataclass(eq=False)
 class Call:
-    """One call of a module. Its records are numbered by their place in the step.
+    """One call of a module or function. Its records are numbered by their place in the step.
 
     Attributes:
         begin: Place of the first record that it left.
@@ -57,8 +57,10 @@ class Call:
         return self.outputs[-1] if self.outputs else None
 
     def is_above(self, other: Call) -> bool:
-        """Tell whether the other's module lies in this one's."""
-        return self.site.model == other.site.model and lies_in(other.path, self.path)
+        """Tell whether the other's module lies in this one's; a function lies in its module."""
+        if self.site.api or self.site.model != other.site.model:
+            return False
+        return lies_in(other.path, self.path) or (bool(other.site.api) and other.path == self.path)
 
     def holds(self, other: Call) -> bool:
         """Tell whether the other ran inside this one, as far as times tell."""
@@ -115,7 +117,7 @@ class Calls:
         self._nest()
 
     def _collect(self) -> None:
-        found: dict[tuple[str, str, int, int, bool], Call] = {}
+        found: dict[tuple[str, str, str, int, int, bool], Call] = {}
         names = ("site", "micro_step", "call", "recompute")
         columns = zip(*(self.block[name].tolist() for name in names), strict=True)
         for place, (code, micro_step, number, recompute) in enumerate(columns):
@@ -126,12 +128,13 @@ class Calls:
                 self._owned.setdefault(key, []).append(place)
                 self.of.append(None)
                 continue
-            which = (site.model, site.module, micro_step, number, recompute)
+            which = (site.model, site.module, site.api, micro_step, number, recompute)
             call = found.get(which)
             if call is None:
                 call = found[which] = Call(site, micro_step, place)
                 self.calls.append(call)
-                self._by_module.setdefault((site.model, site.module), []).append(call)
+                if not site.api:
+                    self._by_module.setdefault((site.model, site.module), []).append(call)
             getattr(call, into).append(place)
             self.of.append(call)
 
@@ -147,7 +150,7 @@ class Calls:
         if self._nest_timed(timed, threads=False):
             self._nest_timed(timed, threads=True)
         for call in self.calls:
-            if call.parent is None and call.path:
+            if call.parent is None and (call.path or call.site.api):
                 call.parent = self._around(call)
 
     @staticmethod
@@ -168,7 +171,7 @@ class Calls:
     def _around(self, call: Call) -> Call | None:
         """Return the call around one by their paths: of one whose inputs were not recorded."""
         last = call.begin if call.end is None else call.end
-        path = call.path
+        path = f"{call.path}." if call.site.api else call.path
         while path:
             path = path.rpartition(".")[0]
             for each in self._by_module.get((call.site.model, path), ()):

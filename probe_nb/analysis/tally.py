@@ -139,7 +139,8 @@ class Tally:
         if extra <= 0:
             return
         new = self.columns.tables.sites.values[self.sites : number]
-        self.listed.update((s.model, s.module) for s in new if not words.is_optimizer(s))
+        modules = [s for s in new if words.is_inside(s) and not words.is_optimizer(s)]
+        self.listed.update((s.model, s.module) for s in modules)
         ids = [self.modules.setdefault((s.model, s.module), len(self.modules)) for s in new]
         kinds = [self.types.setdefault(s.type, len(self.types)) for s in new]
         self.type = np.append(self.type, np.array(kinds, np.int32))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -94,7 +95,7 @@ class Words:
         ):
             parts.append("modules that `select` leaves out may lie in between")
         if birth.at.type:
-            name = module(birth.at, several=self._several)
+            name = module(replace(birth.at, api=""), several=self._several)
             parts.append(f"module {name} is of class {birth.at.type}")
         return "; ".join(part for part in parts if part)
 

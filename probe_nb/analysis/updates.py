@@ -46,7 +46,8 @@ def updates(
     found = _parameters(of_parameters)
     found = _with(found, _gradients(of_parameters), _KEY)
     found = _with(found, _moves(of_parameters), _KEY)
-    found = _with(found, _inputs(rows[rows["role"] == "input"]), _MODULE)
+    inputs = rows[(rows["role"] == "input") & (rows["api"] == "")]  # not those of functions inside
+    found = _with(found, _inputs(inputs), _MODULE)
     found["ratio"] = found["update_l2"] / found["param_l2"].where(found["param_l2"] > 0)
     found = _with_settings(found, settings, moved)
     return found[[*COLUMNS]].astype({k: v for k, v in COLUMNS.items() if k != "status"})

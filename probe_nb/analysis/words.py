@@ -76,8 +76,13 @@ def module(site: Site, *, several: bool) -> str:
     if is_optimizer(site):
         path = f"{optimizer(site)} ({site.type})"
     elif site.api:
-        path = f"{path}, {site.api}"
+        path = f"{path}, {site.api}" if is_inside(site) else site.api
     return f"{site.model}: {path}" if several and site.model else path
+
+
+def is_inside(site: Site) -> bool:
+    """Tell whether a site is in a module, and not of a function that is called outside of any."""
+    return bool(site.module or site.type)
 
 
 def is_optimizer(site: Site) -> bool:

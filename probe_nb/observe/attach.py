@@ -65,13 +65,13 @@ class Attachment:
                 torch_optimizer.register_optimizer_step_post_hook(self._steps.after)
             torch_optimizer.register_optimizer_step_post_hook(self._optimizer.after)
             self._modules.prepare(watched)
+            if self._functions is not None:
+                place = self._functions.place
+                torch_module.register_module_forward_pre_hook(place.before)
+                torch_module.register_module_forward_hook(place.after, always_call=True)
             torch_module.register_module_forward_pre_hook(self._modules.before)
             torch_module.register_module_forward_hook(self._modules.after, always_call=True)
             if self._functions is not None:
-                torch_module.register_module_forward_pre_hook(self._functions.place.before)
-                torch_module.register_module_forward_hook(
-                    self._functions.place.after, always_call=True
-                )
                 self._functions.open()
         except BaseException:
             self.release(watched)

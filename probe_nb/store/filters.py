@@ -19,7 +19,7 @@ from probe_nb.store.table import COLUMNS, FIXED, OF_SITE, stored, to_frame
 from probe_nb.terms import COUNTS, ROLES, STATISTICS, STATUSES, shown
 
 _NAMES: Final = (
-    *("step", "micro_step", "rank", "call", "model", "module", "type", "direction"),
+    *("step", "micro_step", "rank", "call", "model", "module", "type", "api", "direction"),
     *("role", "leaf", "status"),
 )
 """The columns that rows can be chosen by."""
@@ -42,9 +42,19 @@ def of_site(
     *,
     leaf: str | None,
     model: str | None,
+    api: str | None = None,
 ) -> pd.DataFrame:
-    """Return `step` and some other columns of the rows of one module in one role."""
-    rows = of_sites(columns, module, role, names, leaf=leaf, model=model)
+    """Return `step` and some other columns of the rows of one module in one role.
+
+    With `api` they are those of one function that it calls.
+    """
+    rows = of_sites(columns, module, role, names, leaf=leaf, model=model, api=api)
+    functions = sorted(set(rows["api"][rows["direction"] != "optimizer"].astype(str)))
+    if len(functions) > 1:
+        raise SelectionError(
+            f"`{shown(module)}` calls {len(functions)} functions that have `{role}` rows, "
+            f"`{functions[0]}` and `{functions[1]}` among them. Give one as `api=`."
+        )
     found = rows[["model", "module"]].drop_duplicates()
     if len(found) > 1:
         paths = [f"`{shown(str(row.module))}` of `{row.model}`" for row in found.itertuples()]
@@ -63,13 +73,14 @@ def of_sites(
     *,
     leaf: str | None = None,
     model: str | None = None,
+    api: str | None = None,
 ) -> pd.DataFrame:
     """Return the same of the modules that match, None for all."""
     if role not in ROLES:
         near = closest(role, ROLES)
         raise SelectionError(f"`{role}` is not a role.{near} Known: {', '.join(ROLES)}.")
-    filters = {"module": module, "model": model, "role": [role], "leaf": leaf}
-    wanted = ("step", "direction", "model", "module", "leaf", *names)
+    filters = {"module": module, "model": model, "role": [role], "leaf": leaf, "api": api}
+    wanted = ("step", "direction", "model", "module", "api", "leaf", *names)
     rows = chosen(columns, filters, wanted)
     if rows.empty:
         there = chosen(columns, {"module": module}, ("role",))
@@ -100,8 +111,11 @@ def counted_once(rows: pd.DataFrame, leaf: str | None) -> pd.DataFrame:
     """Leave out what says the same again, unless a module has nothing else.
 
     That is what an optimizer saw of parameters and gradients, which were seen before. Where no
-    leaf is asked for it is also what `.grad` held: it contains what was added.
+    leaf is asked for it is also what `.grad` held: it contains what was added. And it is what the
+    functions inside the module were given and gave.
     """
+    optimizer = rows["direction"] == "optimizer"
+    rows = _first(rows, (rows["api"] != "") & ~optimizer)
     rows = _first(rows, rows["direction"] == "optimizer")
     if leaf is not None:
         return rows
@@ -124,10 +138,11 @@ def line(
     *,
     leaf: str | None,
     model: str | None,
+    api: str | None = None,
 ) -> pd.Series:
     """Return one statistic of one site over steps, as `Run.history` says."""
     check_stat(stat)
-    rows = of_site(columns, module, role, (stat, "numel"), leaf=leaf, model=model)
+    rows = of_site(columns, module, role, (stat, "numel"), leaf=leaf, model=model, api=api)
     found = joined(rows, stat).astype("float64")  # NaN, a gap in a line, where there is no number
     found.name = f"{shown(module)} {role} {stat}"
     return found
@@ -141,9 +156,10 @@ def summed(
     *,
     leaf: str | None,
     model: str | None,
+    api: str | None = None,
 ) -> Histogram:
     """Return the histogram of one site in a step, None for the last, as `Run.histogram` says."""
-    rows = of_site(columns, module, role, leaf=leaf, model=model)
+    rows = of_site(columns, module, role, leaf=leaf, model=model, api=api)
     if step is None:
         step = int(rows["step"].max())
     wanted = rows.index[rows["step"] == step]
@@ -157,11 +173,14 @@ def summed(
     return functools.reduce(operator.add, found)
 
 
-def fed(columns: Columns, module: str, step: int | None, *, model: str | None) -> pd.DataFrame:
+def fed(
+    columns: Columns, module: str, step: int | None, *, model: str | None, api: str | None = None
+) -> pd.DataFrame:
     """Return the rows of a module's forward inputs in a step, as `Run.inputs` says."""
-    rows = of_site(columns, module, "input", leaf=None, model=model)
+    rows = of_site(columns, module, "input", leaf=None, model=model, api=api)
     step = int(rows["step"].max()) if step is None else step
     filters = {"module": module, "model": model, "role": ["input"], "step": step}
+    filters["api"] = [str(each) for each in rows["api"].unique()]
     return chosen(columns, filters, COLUMNS)
 
 

@@ -31,7 +31,7 @@ from probe_nb.analysis.finding import Finding
 from probe_nb.analysis.missed import missed, missed_of
 from probe_nb.analysis.tally import Tally, cut
 from probe_nb.analysis.verdict import Judge, Verdict
-from probe_nb.analysis.words import is_optimizer, optimizer
+from probe_nb.analysis.words import is_optimizer, module, optimizer
 from probe_nb.store.columns import Columns
 from probe_nb.terms import COUNTS, STATISTICS, RunInfo, Site
 
@@ -208,6 +208,8 @@ def _begin(site: Site) -> str:
     about = {name: getattr(site, name) for name in _OF_SITE}
     if is_optimizer(site):
         about["module"] = optimizer(site)
+    elif site.api:
+        about["module"] = module(site, several=False)
     return _compact(about)[:-1]
 
 

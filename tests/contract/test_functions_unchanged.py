@@ -5,10 +5,7 @@ Any function mode of torch's switches them off. So the bare run is one with a mo
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
-import torch
 from torch.overrides import TorchFunctionMode
 
 from tests.contract.test_unchanged import CASES, PIECES, graph_of, trained
