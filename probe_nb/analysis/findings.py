@@ -23,6 +23,7 @@ from probe_nb.analysis.rules import (
     nonfinite,
     parameters,
     ranges,
+    standstill,
     steps,
     updates,
 )
@@ -52,6 +53,7 @@ RULES: Final[tuple[Rule, ...]] = (
     parameters.unused,
     parameters.frozen,
     parameters.stuck,
+    standstill.standstill,
     updates.update_ratio,
     updates.update_lost,
     updates.not_zeroed,

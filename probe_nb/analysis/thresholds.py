@@ -54,6 +54,11 @@ class Thresholds:
     """... and its l2 is below this share of the largest of its role and step: a converged model has
     small gradients everywhere."""
 
+    cut: float = 1e-4
+    """`vanishing`: rms of what a module sends back over what arrived at it, from which on that
+    module is named as the one that cuts the gradient. A saturated sigmoid of slope 0.02 passes
+    2e-2; the number is ours, and decides of the place alone."""
+
     depth_ratio: float = 1e4
     """`vanishing`, `exploding`: by how much the gradient, as a share of the weight, may differ
     between the two ends of a network. Layers of AlexNet, which trains well, differ by a few hundred
@@ -149,6 +154,10 @@ class Thresholds:
     """`frozen`: frozen layers between trained ones of their class are odd only where they are at
     most this share of all layers. Adapters (LoRA) freeze nearly all."""
 
+    still_steps: int = 10
+    """`stuck`: steps in a row in which an optimizer must find no gradient, or have a learning rate
+    of 0, before it is said. A warm-up may begin at 0 for a step or two; ours."""
+
     unused_steps: int = 3
     """`unused`: steps with a backward in which a parameter must stay without a gradient."""
 
@@ -184,4 +193,8 @@ def with_changes(changes: dict[str, Any]) -> Thresholds:
             raise ConfigError(f"`{name}` is {value!r}; give a number.")
         if not value > 0:
             raise ConfigError(f"`{name}` is {value!r}; give a number above 0.")
+        if isinstance(getattr(DEFAULTS, name), int):
+            if not float(value).is_integer():
+                raise ConfigError(f"`{name}` is {value!r}; it counts, so give a whole number.")
+            changes = {**changes, name: int(value)}
     return replace(DEFAULTS, **changes)

@@ -8,6 +8,8 @@ from typing import Any, Final
 import numpy as np
 
 from probe_nb.analysis.finding import Finding, Severity
+from probe_nb.analysis.rules import ranges
+from probe_nb.analysis.rules.gradients import cutting
 from probe_nb.analysis.rules.scene import BACKWARD, FORWARD, Scene, Sites, Table
 from probe_nb.analysis.window import Table as Numbers
 
@@ -42,12 +44,33 @@ def dead(scene: Scene) -> list[Finding]:
     if len(outputs):
         return [_dead(scene, outputs)]
     gradients = _all_zero(scene, scene.of_role("grad_output", "grad_input", "param_grad"))
+    cancelled = _cancelled(scene, gradients)
+    gradients = gradients[~np.isin(gradients, cancelled)]
     if not len(gradients):
-        return []
-    asked = scene.of_role("grad_output")
-    first = asked[scene.tally.latest["order"][asked] == scene.tally.latest["order"][asked].min()]
-    flat = len(asked) > 0 and np.isin(first, gradients).any()
+        return [_dead(scene, cancelled, "note", _NO_EFFECT)] if len(cancelled) else []
+    if ranges.all_lost(scene) is not None:
+        return []  # it was not zero before it was rounded
+    flat = bool(np.isin(scene.from_the_loss, gradients).any())
     return [_dead(scene, gradients, "note" if flat else "warning")]
+
+
+_NO_EFFECT: Final = (
+    "the gradient of its module is not zero: it cancels, so the loss does not feel it"
+)
+
+
+def _cancelled(scene: Scene, gradients: Sites) -> Sites:
+    """Return the vectors among gradients whose sum cancels: what reached their module is not zero.
+
+    The last bias where only differences count, the bias of keys in attention.
+    """
+    tally = scene.tally
+    arrived = scene.of_role("grad_output")
+    reached = np.zeros(len(tally.modules), np.bool_)
+    reached[tally.module[arrived[tally.latest["absmax"][arrived] > 0]]] = True
+    vectors = gradients[(tally.parameter[gradients] >= 0) & (scene.ndim[gradients] < 2)]  # noqa: PLR2004
+    found: Sites = vectors[reached[tally.module[vectors]]]
+    return found
 
 
 def all_zero(scene: Scene) -> Table:
@@ -89,7 +112,7 @@ def _all_zero(scene: Scene, sites: Sites) -> Sites:
     return scene.by_execution(sites[scene.lasts(sites, zero)])
 
 
-def _dead(scene: Scene, sites: Sites, severity: Severity = "warning") -> Finding:
+def _dead(scene: Scene, sites: Sites, severity: Severity = "warning", why: str = "") -> Finding:
     site, limits = int(sites[0]), scene.limits
     share = scene.tally.window.zero_share(sites[:1])[0]
     now = float(share[scene.seen[site]][-1])
@@ -104,6 +127,7 @@ def _dead(scene: Scene, sites: Sites, severity: Severity = "warning") -> Finding
                 f"in each of the last {limits.lasting} steps it was seen in, up to step "
                 f"{int(scene.tally.latest['step'][site])}"
             ),
+            why,
             scene.same_in(len(sites) - 1),
         ],
         step=scene.since(site, share >= limits.dead_share),
@@ -117,7 +141,7 @@ def saturated(scene: Scene) -> list[Finding]:
     """Say which bounded activations have no slope left for a gradient to pass.
 
     The activation whose output is the model's own may be as sharp as its targets are (a generator
-    of black and white images): there it is a note.
+    of black and white images): there it is a note, unless no gradient at all comes through it.
     """
     window, limit = scene.tally.window, scene.limits.saturated_slope
     outputs = scene.of_role("output", direction=FORWARD)
@@ -132,7 +156,7 @@ def saturated(scene: Scene) -> list[Finding]:
             site = int(sites[row])
             now = float(left[row][scene.seen[site]][-1])
             found.append((site, max(now, 0.0), scene.since(site, holds[row])))
-    inside = [each for each in found if not _is_last(scene, each[0])]
+    inside = [each for each in found if not _is_last(scene, each[0]) or _cuts(scene, each[0])]
     outside = [each for each in found if each not in inside]
     groups: tuple[tuple[Severity, Any], ...] = (("warning", inside), ("note", outside))
     return [_saturated(scene, group, severity) for severity, group in groups if group]
@@ -158,6 +182,11 @@ def _saturated(scene: Scene, found: list[tuple[int, float, int]], severity: Seve
         threshold=scene.limits.saturated_slope,
         others=order[1:],
     )
+
+
+def _cuts(scene: Scene, site: int) -> bool:
+    """Tell whether a gradient reaches the module of a site, and has vanished behind it."""
+    return bool(np.isin(scene.tally.module[cutting(scene)], scene.tally.module[site]).any())
 
 
 def _is_last(scene: Scene, site: int) -> bool:

@@ -13,6 +13,11 @@ from probe_nb.analysis.rules.owned import Owned
 from probe_nb.analysis.rules.scene import BACKWARD, CODE, Scene, Sites, Table
 from probe_nb.analysis.words import number
 
+FROM_THE_LOSS: Final = (
+    "Look at the loss of that step, at the targets it was computed from and at what it is "
+    "multiplied by; clip gradients. If a `GradScaler` is in use, pass it as `scaler=`."
+)
+
 _FLOWING: Final = ("grad_output", "grad_input")
 _OLDER: Final = 4
 """Steps that the older half of the window must have before growth is judged."""
@@ -24,8 +29,15 @@ def tiny(scene: Scene) -> Table:
     A bias in front of a normalisation has a gradient that is zero up to rounding, so gradients of
     parameters never count; a converged model has small gradients everywhere.
     """
+    found: Table = scene.once_here("tiny", lambda: _tiny(scene))[0]
+    return found
+
+
+def _tiny(scene: Scene) -> tuple[Table, dict[int, Table]]:
+    """Return which are tiny, and of each of them in which steps."""
     tally, limits = scene.tally, scene.limits
     found, now = np.zeros(tally.sites, np.bool_), tally.latest["absmax"]
+    when: dict[int, Table] = {}
     small = (now < limits.vanished) & (now > 0)
     for role in _FLOWING:
         of_role = np.flatnonzero(tally.role == CODE[role])
@@ -36,8 +48,34 @@ def tiny(scene: Scene) -> Table:
         largest = np.fmax.reduce(sizes[of_role], axis=0)
         beside = sizes[sites] < limits.vanished_beside * largest
         holds = beside & (peaks < limits.vanished) & (peaks > 0)
-        found[sites] |= scene.lasts(sites, holds)
-    return found
+        lasting = scene.lasts(sites, holds)
+        found[sites] |= lasting
+        when |= dict(zip(sites[lasting].tolist(), holds[lasting], strict=True))
+    return found, when
+
+
+def cutting(scene: Scene) -> Sites:
+    """Return the gradients that vanish within one module: what arrived at it was far larger.
+
+    In the order of the backward; a module around others is not looked at.
+    """
+    tally, limits, rms = scene.tally, scene.limits, scene.tally.window.rms()
+    into, sent = scene.of_role("grad_output"), scene.of_role("grad_input")
+    arrived = np.full((len(tally.modules), rms.shape[1]), np.nan)
+    np.fmax.at(arrived, tally.module[into], rms[into])
+    peaks = tally.window.peaks[sent]
+    holds = (peaks < limits.vanished) & (rms[sent] < limits.cut * arrived[tally.module[sent]])
+    cut = sent[scene.lasts(sent, holds)]
+    around = {(a.model, up) for a in map(scene.about, into.tolist()) for up in _above(a.module)}
+    keys = [(a.model, a.module) for a in map(scene.about, cut.tolist())]
+    inner = np.array([key not in around for key in keys], np.bool_)
+    return scene.as_finished(cut[inner])
+
+
+def _above(path: str) -> list[str]:
+    """Return the paths of the modules around one."""
+    parts = path.split(".") if path else []
+    return [".".join(parts[:end]) for end in range(len(parts))]
 
 
 def huge(scene: Scene) -> Table:
@@ -58,7 +96,11 @@ def vanishing(scene: Scene) -> list[Finding]:
     sites = scene.by_execution(np.flatnonzero(tiny(scene)))
     if not len(sites):
         return _along_depth(scene, sign=1)
-    site, latest, limits = int(sites[0]), scene.tally.latest, scene.limits
+    cut = cutting(scene)
+    cut = cut[np.isin(cut, sites)] if len(cut) else cut
+    site = int(cut[0]) if len(cut) else int(sites[0])
+    latest, limits = scene.tally.latest, scene.limits
+    when = scene.once_here("tiny", lambda: _tiny(scene))[1]
     return [
         scene.finding(
             "warning",
@@ -71,11 +113,13 @@ def vanishing(scene: Scene) -> list[Finding]:
                     f"{int(latest['step'][site])}, and under {limits.vanished:g} for the last "
                     f"{limits.lasting} steps while gradients elsewhere are a million times larger"
                 ),
+                "what arrived at this module was far larger" if len(cut) else "",
                 scene.same_in(len(sites) - 1),
             ],
+            step=scene.since(site, when[site]),
             value=latest["absmax"][site],
             threshold=limits.vanished,
-            others=sites[1:],
+            others=sites[sites != site],
         )
     ]
 
@@ -87,13 +131,16 @@ def exploding(scene: Scene) -> list[Finding]:
         return _along_depth(scene, sign=-1)
     latest, since = scene.tally.latest, _huge_since(scene, sites)
     first = np.lexsort((latest["order"][sites], since))[0]
-    site, step = int(sites[first]), int(since[first])
+    step = int(since[first])
+    site = scene.root_of(int(sites[first]), step)
+    loss = not scene.about(site).module and scene.about(site).role == "grad_output"
     return [
         scene.finding(
             "warning",
             "exploding",
             site,
-            f"Exploding in {scene.place(site)}",
+            f"Exploding in {scene.place(site)}" + (": it came from the loss" if loss else ""),
+            advice=FROM_THE_LOSS if loss else "",
             detail=[
                 (
                     f"largest |value| {number(latest['absmax'][site])} at step "
@@ -188,6 +235,7 @@ def _depth(scene: Scene, sites: Sites, site: int, sign: int, ratio: float) -> Fi
                 f"two ends of {len(sites)} layers (alarm from {number(scene.limits.depth_ratio)})"
             )
         ],
+        step=int(scene.tally.window.steps[scene.seen[site]][0]),
         value=ratio,
         threshold=scene.limits.depth_ratio,
         others=sites[sites != site],

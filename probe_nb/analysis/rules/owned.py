@@ -113,6 +113,34 @@ class Owned:
         return found
 
     @cached_property
+    def group(self) -> list[tuple[str, str]]:
+        """Return for each the optimizer that holds it and its group, as the run says; or nothing.
+
+        `("optimizer.0", "group1")`.
+        """
+        moved = {} if self.scene.info is None else self.scene.info.moved
+        found = []
+        for site in map(self.scene.about, self.site.tolist()):
+            name = site.leaf.split(".")[0]
+            path = f"{site.module}.{name}" if site.module else name
+            optimizer, _, group = moved.get(site.model, {}).get(path, "").rpartition(".")
+            found.append((optimizer, group))
+        return found
+
+    @cached_property
+    def stepped(self) -> Table:
+        """Tell per parameter in which steps an optimizer that holds it took a step."""
+        found = np.zeros((len(self), self.scene.seen.shape[1]), np.bool_)
+        settings = self.scene.of_role("state", direction=OPTIMIZER)
+        about = [self.scene.about(site) for site in settings.tolist()]
+        for name in {optimizer for optimizer, _ in self.group if optimizer}:
+            mine = [s for s, a in zip(settings.tolist(), about, strict=True) if a.api == name]
+            rows = [optimizer == name for optimizer, _ in self.group]
+            if mine:
+                found[rows] = self.scene.seen[mine].any(axis=0)
+        return found
+
+    @cached_property
     def unchanged(self) -> Table:
         """Tell of each step whether the value is the same, in every statistic, as a step later.
 

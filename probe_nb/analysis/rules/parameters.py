@@ -22,9 +22,9 @@ _COARSE: Final = ("bfloat16", "float16")
 def unused(scene: Scene) -> list[Finding]:
     """Say which parameters got no gradient although a backward ran, again and again."""
     owned = Owned.of(scene)
-    if not len(owned) or not len(scene.of_role("param_grad")):
+    if not len(owned) or not _has_gradients(scene):
         return []
-    backwards = (owned.backward & scene.seen[owned.site]).sum(axis=1)
+    backwards = ((owned.backward | owned.stepped) & scene.seen[owned.site]).sum(axis=1)
     none = owned.trained & (backwards >= scene.limits.unused_steps) & ~owned.gradient.any(axis=1)
     sites = owned.site[none]
     called = scene.ran[sites]
@@ -32,6 +32,7 @@ def unused(scene: Scene) -> list[Finding]:
     meant = np.array([_without_grad(scene, int(site)) for site in cut], np.bool_)
     if any(_fed_by_trained(scene, int(site)) for site in cut[meant]):
         meant[:] = False  # the gradient of what runs before it ends here
+    meant &= ~owned.stepped[none][called].any(axis=1)  # who gives it to an optimizer trains it
     never = sites[~called]
     spare = np.array([_is_spare(scene, int(site)) for site in never], np.bool_)
     groups = (
@@ -43,6 +44,13 @@ def unused(scene: Scene) -> list[Finding]:
     return [
         _unused(scene, owned, group, severity, why) for severity, why, group in groups if len(group)
     ]
+
+
+def _has_gradients(scene: Scene) -> bool:
+    """Tell whether gradients of parameters would have been recorded, had there been any."""
+    if len(scene.of_role("param_grad")):
+        return True
+    return scene.records_all("param_grad")
 
 
 _CUT: Final = "its module ran, and no gradient came back to it"
@@ -70,19 +78,23 @@ def _is_spare(scene: Scene, site: int) -> bool:
     Experts that no token chose, and layers that were dropped, are unused now and then.
     """
     about = scene.about(site)
-    parts = about.module.split(".")
-    for place in range(len(parts) - 1, -1, -1):
-        if not parts[place].isdigit():
-            continue
-        head, tail = parts[:place], parts[place + 1 :]
-        for model, path in scene.tally.modules:
-            other = path.split(".")
-            beside = len(other) == len(parts) and other[:place] == head
-            if model == about.model and beside and other[place + 1 :] == tail:
-                number = scene.tally.modules[model, path]
-                if other[place].isdigit() and scene.position[number] < np.iinfo(np.int64).max:
-                    return True
-    return False
+    chosen = scene.once_here("spare", lambda: _numbered(scene))
+    return any(key in chosen for key in _keys(about.model, about.module))
+
+
+def _numbered(scene: Scene) -> set[tuple[str, str, str]]:
+    """Return the places in lists at which a module ran: its path without one of its numbers."""
+    ran = scene.position < np.iinfo(np.int64).max
+    paths = (key for key, number in scene.tally.modules.items() if ran[number])
+    return {key for model, path in paths for key in _keys(model, path)}
+
+
+def _keys(model: str, path: str) -> Iterable[tuple[str, str, str]]:
+    """Yield a path without one of its numbers, for each of them."""
+    parts = path.split(".")
+    for place, part in enumerate(parts):
+        if part.isdigit():
+            yield model, ".".join(parts[:place]), ".".join(parts[place + 1 :])
 
 
 def _unused(scene: Scene, owned: Owned, sites: Sites, severity: str, why: str) -> Finding:
@@ -91,13 +103,18 @@ def _unused(scene: Scene, owned: Owned, sites: Sites, severity: str, why: str) -
     if why == _CUT and (after := _next_with_gradient(scene, sites)) is not None:
         detail.append(f"the first module after it that has one is {scene.name(after)}")
     others = [other for other in sites.tolist() if other != site]
-    paths = {(scene.about(o).model, scene.about(o).module) for o in sites.tolist()}
+    more = _modules_besides(scene, sites)
     verb = "gets no gradient" if why != _NEVER else "is never used"
+    held = owned.stepped[np.isin(owned.site, sites)].sum(axis=1).max()
+    if not owned.backward[np.isin(owned.site, sites)].any():
+        detail[:] = [f"{plural(len(sites), 'parameter')}, and no backward ran in this model"]
+    if held:
+        detail.append(f"an optimizer holds it and took {plural(int(held), 'step')}")
     return scene.finding(
         "warning" if severity == "warning" else "note",
         "unused",
         site,
-        f"{whole} {verb}" + (f", nor do others of {len(paths)} modules" if len(paths) > 1 else ""),
+        f"{whole} {verb}{more}",
         detail=detail,
         step=int(scene.tally.window.steps[0]),
         value=len(sites),
@@ -106,10 +123,11 @@ def _unused(scene: Scene, owned: Owned, sites: Sites, severity: str, why: str) -
     )
 
 
-def _named(scene: Scene, owned: Owned, sites: Sites) -> tuple[int, str]:
+def _named(scene: Scene, owned: Owned, sites: Sites, *, own_first: bool = False) -> tuple[int, str]:
     """Return the site to name: of the largest module whose trained parameters are all among these.
 
-    Of several the last that runs: it is the one next to what cuts them off.
+    Of several the last that runs: it is the one next to what cuts them off. The site is that of
+    its output, or with `own_first` of a parameter that is its own.
     """
     last = int(scene.by_execution(sites)[-1])
     about = scene.about(last)
@@ -121,11 +139,18 @@ def _named(scene: Scene, owned: Owned, sites: Sites) -> tuple[int, str]:
         if not above or mine[about.model, above] != all_of_them[about.model, above]:
             break
         path = above
-    for role in ("output", "param"):
-        found = scene.of_module(about.model, path, role)
+    own = sites[scene.tally.module[sites] == scene.tally.modules.get((about.model, path), -1)]
+    outputs = scene.of_module(about.model, path, "output")
+    for found in (own, outputs) if own_first else (outputs, own):
         if len(found):
             return int(found[0]), scene.name(int(found[0]))
     return last, scene.name(last)
+
+
+def _modules_besides(scene: Scene, sites: Sites) -> str:
+    """Write of how many modules in all the same holds; empty if of one."""
+    number = len(np.unique(scene.tally.module[sites]))
+    return f" ({plural(number, 'module')} in all)" if number > 1 else ""
 
 
 def _paths(scene: Scene, sites: Iterable[int]) -> Iterable[tuple[str, str]]:
@@ -171,6 +196,7 @@ def frozen(scene: Scene) -> list[Finding]:
             site,
             sentence,
             detail=[count if len(odd) else "", "`requires_grad` is False"],
+            step=int(scene.tally.begin["step"][site]),
             value=len(sites),
             others=[other for other in sites.tolist() if other != site],
         )
@@ -185,7 +211,7 @@ def _odd(scene: Scene, owned: Owned) -> Sites:
     np.logical_or.at(learns, tally.module[owned.site], owned.trained)
     whole = ~learns[tally.module[owned.site]]
     frozen_ones, judged = owned.site[matrix & ran & whole], owned.site[matrix & ran]
-    if len(frozen_ones) > scene.limits.frozen_share * len(judged):
+    if len(frozen_ones) > max(1, scene.limits.frozen_share * len(judged)):
         return frozen_ones[:0]
     trained = owned.site[matrix & ran & owned.trained & owned.gradient.any(axis=1)]
     found = []
@@ -226,9 +252,8 @@ def stuck(scene: Scene) -> list[Finding]:
 
 
 def _stuck(scene: Scene, owned: Owned, kind: str, sites: Sites, steps: int) -> Finding:
-    site, name = _named(scene, owned, sites)
-    paths = {(scene.about(o).model, scene.about(o).module) for o in sites.tolist()}
-    more = f", nor do {len(paths) - 1} other modules" if len(paths) > 1 else ""
+    site, name = _named(scene, owned, sites, own_first=True)
+    more = _modules_besides(scene, sites)
     dtype = f" in {scene.dtype(int(sites[0]))}" if kind == "update_lost" else ""
     return scene.finding(
         "warning",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from probe_nb.analysis import evidence
 from probe_nb.analysis.alarms import LIMITS
@@ -70,10 +71,10 @@ def _words(scene: Scene, kind: str, record: Any, limit: float) -> tuple[str, str
 
 def underflow(scene: Scene) -> list[Finding]:
     """Say that gradients fall below the normal numbers of their dtype, step after step."""
+    if (lost := all_lost(scene)) is not None:
+        return [_all_lost(scene, lost)]
     tally, limit = scene.tally, scene.limits.underflow_share
-    dtypes = tally.columns.tables.dtypes.values
-    narrow = [code for code, name in enumerate(dtypes) if name in _NARROW]
-    judged = (tally.direction == BACKWARD) & np.isin(tally.latest["dtype"], narrow)
+    judged = (tally.direction == BACKWARD) & _narrow(scene)
     sites = np.flatnonzero(judged & (tally.latest["subnormal_count"] > 0))
     if not len(sites):
         return []
@@ -105,3 +106,42 @@ def underflow(scene: Scene) -> list[Finding]:
             others=worst[1:],
         )
     ]
+
+
+def _narrow(scene: Scene) -> NDArray[np.bool_]:
+    """Tell of each site whether the smallest numbers of its dtype are within reach."""
+    dtypes = scene.tally.columns.tables.dtypes.values
+    narrow = [code for code, name in enumerate(dtypes) if name in _NARROW]
+    return np.isin(scene.tally.latest["dtype"], narrow)
+
+
+def all_lost(scene: Scene) -> int | None:
+    """Return where the gradient of the loss arrives, if it is narrow and never was but zero.
+
+    A loss that is satisfied (hinge) sends zeros too, but not from the first step on.
+    """
+    tally, arrived = scene.tally, scene.from_the_loss
+    arrived = arrived[_narrow(scene)[arrived]]
+    zero = (tally.window.zeros[arrived] == 1) | ~scene.seen[arrived]
+    never = (tally.begin["square"][arrived] == 0) & (tally.begin["finite"][arrived] > 0)
+    found = arrived[scene.lasts(arrived, zero) & zero.all(axis=1) & never]
+    if not len(found):
+        return None
+    return scene.root_of(int(found[0]), int(tally.latest["step"][found[0]]))
+
+
+def _all_lost(scene: Scene, site: int) -> Finding:
+    return scene.finding(
+        "warning",
+        "underflow",
+        site,
+        f"All gradients are lost in {scene.dtype(site)}: nothing but zeros arrive at "
+        f"{scene.place(site)}",
+        detail=[
+            "in every step from the first on: what the loss sends is below the smallest number"
+        ],
+        step=int(scene.tally.begin["step"][site]),
+        value=1.0,
+        threshold=scene.limits.underflow_share,
+        others=np.flatnonzero((scene.tally.direction == BACKWARD) & _narrow(scene)),
+    )

@@ -64,6 +64,11 @@ class Scene:
             found = self._memory[name] = (key, make())
         return found[1]
 
+    def records_all(self, role: str) -> bool:
+        """Tell whether all there is of a role is recorded, so that its absence says something."""
+        config = {} if self.info is None else self.info.config
+        return role in config.get("roles", ()) and not config.get("select")
+
     # -- sites ----------------------------------------------------------------------------------
 
     def about(self, site: int) -> Site:
@@ -156,6 +161,28 @@ class Scene:
     def as_finished(self, sites: Sites) -> Sites:
         """Return outputs in the order in which their calls ended: an inner module's comes first."""
         return sites[np.argsort(self.tally.latest["order"][sites], kind="stable")]
+
+    @cached_property
+    def from_the_loss(self) -> Sites:
+        """Return where the gradients that the loss sends arrive first, at the output of a model."""
+        asked = self.of_role("grad_output")
+        if not len(asked):
+            return asked
+        order = self.tally.latest["order"][asked]
+        first: Sites = asked[order == order.min()]
+        return first
+
+    def root_of(self, site: int, step: int) -> int:
+        """Return where a gradient arrived at its model, if it is the same there; else the site."""
+        window, about = self.tally.window, self.about(site)
+        place = np.flatnonzero(window.steps == step)
+        if about.role != "grad_output" or not about.module or not len(place):
+            return site
+        for root in self.of_module(about.model, "", "grad_output").tolist():
+            pair = ([root, site], place)
+            if all(np.ptp(window[name][pair]) == 0 for name in ("peaks", "square", "total")):
+                return int(root)
+        return site
 
     def of_module(self, model: str, path: str, role: str) -> Sites:
         """Return the sites of one module in one role."""

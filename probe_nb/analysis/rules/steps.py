@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from probe_nb.analysis.finding import Finding, Severity
+from probe_nb.analysis.rules.gradients import FROM_THE_LOSS
 from probe_nb.analysis.rules.scene import BACKWARD, FORWARD, Scene, Sites
 from probe_nb.analysis.words import number, plural
 from probe_nb.store.columns import Filter
@@ -27,28 +28,33 @@ def sudden_change(scene: Scene) -> list[Finding]:
     if len(rises) and not (len(forward) and seen.step[forward].min() <= seen.step[rises].min()):
         return [_change(scene, rises, "warning")]
     if len(forward):
-        return [_change(scene, forward, "warning")]
+        first = _first_change(scene, forward)
+        return [_change(scene, forward, "note" if _is_empty_mask(scene, first) else "warning")]
     return [_change(scene, falls, "note")] if len(falls) else []
 
 
 def _change(scene: Scene, sites: Sites, severity: Severity) -> Finding:
     tally, limits, step, bits = scene.tally, scene.limits, scene.changed.step, scene.changed.bits
-    first = sites[np.lexsort((tally.latest["order"][sites], step[sites]))]
-    site, when = int(first[0]), int(step[first[0]])
+    first = _first_change(scene, sites)
+    when = int(step[first])
+    site = scene.root_of(first, when)
+    loss = not scene.about(site).module and scene.about(site).role == "grad_output"
     row = scene.once(("row", site, when), lambda: _row(scene, site, when))
-    zero = bits[site] < -1000  # noqa: PLR2004 - stands for nothing at all
-    times = float(2.0 ** min(abs(bits[site]), 1000.0))
+    zero = bits[first] < -1000  # noqa: PLR2004 - stands for nothing at all
+    times = float(2.0 ** min(abs(bits[first]), 1000.0))
     if zero:
         words = "suddenly nothing but zeros"
     else:
-        words = f"suddenly {number(times)} times {'larger' if bits[site] > 0 else 'smaller'}"
+        words = f"suddenly {number(times)} times {'larger' if bits[first] > 0 else 'smaller'}"
     limit = limits.change_forward if tally.direction[site] == FORWARD else limits.change_backward
     same_step = int((step[sites] == when).sum()) - 1
     return scene.finding(
         severity,
         "sudden_change",
         site,
-        f"{scene.place(site)} is {words} at step {when}",
+        f"{scene.place(site)} is {words} at step {when}"
+        + (": it came from the loss" if loss else ""),
+        advice=FROM_THE_LOSS if loss else "",
         detail=[
             f"rms against its median over the steps before (alarm from {number(limit)} times)",
             f"{plural(same_step, 'other site')} changed in the same step" if same_step else "",
@@ -57,8 +63,30 @@ def _change(scene: Scene, sites: Sites, severity: Severity) -> Finding:
         value=0.0 if zero else times,
         threshold=limit,
         row=row,
-        others=first[1:],
+        others=sites[sites != site],
     )
+
+
+def _first_change(scene: Scene, sites: Sites) -> int:
+    """Return the site that changed first."""
+    first = np.lexsort((scene.tally.latest["order"][sites], scene.changed.step[sites]))[0]
+    return int(sites[first])
+
+
+def _is_empty_mask(scene: Scene, site: int) -> bool:
+    """Tell whether an input of a model that takes one value besides 0 was all zeros once.
+
+    A mask or target of a batch that holds nothing of the kind.
+    """
+    tally, about = scene.tally, scene.about(site)
+    gone = bool(scene.changed.bits[site] < -1000)  # noqa: PLR2004 - stands for nothing at all
+    if not gone or about.role != "input" or about.module:
+        return False
+    latest = tally.latest
+    total, square = tally.window["total"][site], tally.window["square"][site]
+    peak = np.fmax.reduce(tally.window.peaks[site], initial=0.0)
+    values = bool(np.allclose(square, peak * np.abs(total), rtol=1e-4))  # all of them 0 or peak
+    return values and bool(latest["numel"][site] > 1)
 
 
 def _row(scene: Scene, site: int, step: int) -> int:

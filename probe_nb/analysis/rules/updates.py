@@ -11,6 +11,7 @@ from probe_nb.analysis.finding import Finding
 from probe_nb.analysis.rules.owned import Owned
 from probe_nb.analysis.rules.scene import BACKWARD, OPTIMIZER, Scene, Sites
 from probe_nb.analysis.words import number, plural
+from probe_nb.store.table import ABSENT
 
 Numbers = NDArray[np.float64]
 
@@ -212,7 +213,8 @@ def not_zeroed(scene: Scene) -> list[Finding]:
     if not len(found):
         return []
     site = int(scene.by_execution(found)[0])
-    now = float(excess[np.flatnonzero(held == site)[0]][scene.seen[site]][-1])
+    row = int(np.flatnonzero(held == site)[0])
+    now = float(excess[row][scene.seen[site]][-1])
     return [
         scene.finding(
             "warning",
@@ -221,6 +223,7 @@ def not_zeroed(scene: Scene) -> list[Finding]:
             f"Gradients add up over steps: {scene.place(site)} holds {number(now)} times what the "
             "step can have added",
             detail=[scene.same_in(len(found) - 1, "other parameter")],
+            step=scene.since(site, excess[row] > limit),
             value=now,
             threshold=limit,
             others=found[found != site],
@@ -263,6 +266,7 @@ def gradient_noise(scene: Scene) -> list[Finding]:
                     f"{plural(len(held), 'parameter')}"
                 )
             ],
+            step=int(scene.tally.window.steps[steps[0]]),
             value=scale,
             threshold=scene.limits.noise_scale,
         )
@@ -270,8 +274,13 @@ def gradient_noise(scene: Scene) -> list[Finding]:
 
 
 def _pairs(scene: Scene) -> tuple[Sites, Sites]:
-    """Return the gradients that were added, and for each what `.grad` held then."""
+    """Return the gradients that were added, and for each what `.grad` held then.
+
+    None in distributed runs: there `.grad` is the mean over ranks of what each of them added.
+    """
     tally = scene.tally
+    if max(tally.ranks, default=ABSENT) >= 0 or (scene.info and scene.info.rank is not None):
+        return np.empty(0, np.intp), np.empty(0, np.intp)
     sites = scene.of_role("param_grad", direction=BACKWARD)
     holds = sites[tally.held[sites]]
     place = np.full(len(tally.parameters), -1)

@@ -278,7 +278,7 @@ class TestParameters:
         found = trained(model).findings()
         assert found["kind"].tolist() == ["unused"]
         assert (found["module"][0], found["severity"][0]) == ("body", "warning")
-        assert found["sentence"][0] == "body gets no gradient, nor do others of 2 modules"
+        assert found["sentence"][0] == "body gets no gradient (2 modules in all)"
         assert found["value"][0] == 4
 
     def test_a_head_that_is_never_called_is_named(self):
@@ -317,7 +317,10 @@ class TestParameters:
             "warning",
         )
 
-    def test_features_without_grad_are_meant_to_have_none(self):
+    @pytest.mark.parametrize(("held", "severity"), [(False, "note"), (True, "warning")])
+    def test_features_without_grad_are_meant_so_unless_an_optimizer_holds_them(
+        self, held, severity
+    ):
         class Probed(Net):
             def forward(self, x):
                 with torch.no_grad():
@@ -326,8 +329,10 @@ class TestParameters:
 
         model = Probed()
         del model.side
-        found = trained(model).findings()
-        assert (found["kind"].tolist(), found["severity"].tolist()) == (["unused"], ["note"])
+        trained_ones = (model if held else model.head).parameters()
+        found = trained(model, torch.optim.SGD(trained_ones, 0.1)).findings()
+        assert (found["kind"].tolist(), found["severity"].tolist()) == (["unused"], [severity])
+        assert found["module"][0] == "body"
 
     def test_what_the_optimizer_does_not_hold_is_stuck(self):
         model = Net()
