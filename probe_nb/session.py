@@ -137,11 +137,8 @@ class Session:
         attached, info = self._attached, self.run.info
         if attached is None:
             return
-        self._only.close()
-        if isinstance(self._recorder, Stopper):
-            self._recorder.rest()
-        self._steps.settle()
-        self._steps.step_ends()
+        for act in (self._only.close, self._rest, self._steps.settle, self._steps.step_ends):
+            self._guarded(act)
         attached.release(self._modules_alive())
         info.ended = reason if info.ended == "open" else info.ended
         self.run.bind(None)
@@ -156,6 +153,19 @@ class Session:
         _open[:] = [session for session in _open if session is not self]
         self._by_id.clear()
         self._attached = None
+
+    def _rest(self) -> None:
+        if isinstance(self._recorder, Stopper):
+            self._recorder.rest()
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        """Do what may fail without harm to what comes after it: the hooks have to go."""
+        try:
+            act()
+        except Exception as error:
+            text = f"the end of the watch was not written down whole: {error!r}"
+            self.run.info.notices.append(text)
+            notify(f"probe_nb: {text}")
 
     def stopped(self, reason: str) -> None:
         """Close because the first NaN or Inf was born, where that was asked for."""

@@ -79,8 +79,10 @@ class StepsTaken:
                 return
             frame = sys._getframe(1)
             if known.step is not None and known.step.runs_in(frame, optimizer):
-                self._end(optimizer, frame)
-                known.drop()
+                try:
+                    self._end(optimizer, frame)
+                finally:  # copies and hooks go also where a row could not be written
+                    known.drop()
         except Exception as error:  # a fault of ours is never the user's
             self._fault(error)
 

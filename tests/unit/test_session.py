@@ -321,3 +321,28 @@ def test_results_of_one_step_that_are_lost_take_no_other_step_with_them(monkeypa
     said = f"rows of step {lost} were lost: RuntimeError('gone')"
     assert said in run.info.notices
     assert [str(w.message) for w in warned] == [f"probe_nb: {said}"]
+
+
+def test_what_cannot_be_written_down_at_the_end_keeps_no_hook():
+    """A scaler of somebody's own, in whose table stands what torch never puts there."""
+
+    class Scaler:
+        _scale = None
+
+        def __init__(self, optimizer):
+            self._per_optimizer_states = {id(optimizer): None}
+
+        def is_enabled(self):
+            return True
+
+        def update(self):
+            pass
+
+    model = layer()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = probe.watch(model, optimizer=optimizer, scaler=Scaler(optimizer))
+    with pytest.warns(ProbeWarning), watch as run:
+        model(X).sum().backward()
+    assert session.sessions() == ()
+    assert run.info.ended == "finished"
+    assert any("the end of the watch was not written down whole" in n for n in run.info.notices)

@@ -692,3 +692,23 @@ def test_no_more_than_the_budget_is_held_at_once(monkeypatch):
             optimizer.step()
         wide.remove()
     assert held == [80, 80, 80]
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_step_whose_rows_cannot_be_written_leaves_no_copy_and_no_hook(monkeypatch, others):
+    def broken(*_):
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr("probe_nb.observe.step_rows.StepRows.write", broken)
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if others:
+        optimizer.register_step_pre_hook(lambda *_: None)
+    with pytest.warns(ProbeWarning, match="planted"), probe.watch(model, optimizer=optimizer):
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        (session,) = sessions()
+        (known,) = session._steps._named.values()
+        assert known.step is None
+        assert len(optimizer._optimizer_step_pre_hooks) == others
+        assert len(optimizer._optimizer_step_post_hooks) == 0
