@@ -18,7 +18,7 @@ def standstill(scene: Scene) -> list[Finding]:
         mine = np.array([of == name for of, _ in owned.group], np.bool_)
         if not mine.any() or (owned.changed[mine] & ~_outside(owned, mine)).any():
             continue
-        steps: Table = scene.seen[sites].any(axis=0)
+        steps = np.logical_or.reduce(scene.seen[sites], axis=0)
         if steps.sum() < scene.limits.still_steps:
             continue
         if finding := _without_rate(scene, sites) or _without_gradient(scene, sites, mine, steps):

@@ -155,8 +155,14 @@ class TestLoud:
         assert first(run)[:2] == ("forward", "1")
 
     def test_a_mask_is_not_blamed_for_what_another_layer_does(self):
-        """Every layer has its mask of -Inf; the overflow is in the second one."""
-        run = watched(two_layers(spoil=INF), SQUARE)
+        """Every layer has its mask of -Inf; the overflow is in the second one.
+
+        Queries are keys there, so that scores on the diagonal are positive and become +Inf,
+        whatever the weights; where none is, they are what a mask looks like.
+        """
+        model = two_layers(spoil=INF)
+        model[1].query.load_state_dict(model[1].key.state_dict())
+        run = watched(model, SQUARE)
         found = run.first_nonfinite()
         assert (found.module, found.between) == ("1", ("1.key", "1.softmax"))
 
