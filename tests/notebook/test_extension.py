@@ -144,7 +144,10 @@ OPTIONS = [
     *("--optimizer", "--recompute", "--roles", "--scaler", "--select", "--steps", "--stop-on"),
     "--token-range",
 ]
-ROLES = ["grad_input", "grad_output", "input", "output", "param", "param_grad"]
+ROLES = [
+    *("buffer", "grad_input", "grad_output", "input", "output", "param", "param_grad"),
+    *("state", "update"),
+]
 
 
 @pytest.mark.parametrize(
