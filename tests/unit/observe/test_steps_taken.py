@@ -704,7 +704,8 @@ def test_a_step_whose_rows_cannot_be_written_leaves_no_copy_and_no_hook(monkeypa
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     if others:
         optimizer.register_step_pre_hook(lambda *_: None)
-    with pytest.warns(ProbeWarning, match="planted"), probe.watch(model, optimizer=optimizer):
+    watch = watching(model, optimizer=optimizer)
+    with pytest.warns(ProbeWarning, match="planted"), watch:  # noqa: PT031
         model(torch.ones(1, 3)).sum().backward()
         optimizer.step()
         (session,) = sessions()
