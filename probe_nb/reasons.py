@@ -17,13 +17,14 @@ COMPILED: Final = "compiled"
 SCRIPTED: Final = "inside scripted code"
 TRACED: Final = "inside a traced graph"
 FUSED: Final = "inside a fused kernel"
+UNFUSED: Final = "not fused at API level"
 LENT: Final = "used only by its weights"
 BYPASSED: Final = "called only in part"
 NEVER: Final = "never called"
 NO_TENSORS: Final = "called without tensors"
 NO_GRADIENTS: Final = "called without gradients"
 
-EXPECTED: Final = frozenset({NOT_SELECTED, CONTAINER, GONE})
+EXPECTED: Final = frozenset({NOT_SELECTED, CONTAINER, GONE, UNFUSED})
 """Nothing is missing where these are the reason."""
 
 NUMBERED: Final = frozenset({"ok", "empty", "no_finite"})
@@ -47,6 +48,9 @@ REMEDIES: Final[dict[str, str]] = {
     "from to see inside.",
     FUSED: "Read the layer around it. To see inside, switch the kernel off before the watch: "
     "`torch.backends.mha.set_fastpath_enabled(False)`; the last bits of results change.",
+    UNFUSED: "Nothing is missing. Seeing functions switches its fused kernel off: in evaluation "
+    "it is slower, and its last bits are those of the plain computation. At module level it is "
+    "fused.",
     LENT: "Its parameters and their gradients are recorded. Its input and output are only if it "
     "is called as `module(x)`, not by `.forward(x)` or by its weights.",
     BYPASSED: "Its children ran and it did not. If they are called one by one, nothing is "

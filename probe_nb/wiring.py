@@ -170,7 +170,13 @@ def wired(
         buffers=buffers,
         only=only,
         steps=steps,
-        coverage=Coverage(watched, only.named, _of_modules(roles, options), opened=opened),
+        coverage=Coverage(
+            watched,
+            only.named,
+            _of_modules(roles, options),
+            opened=opened,
+            unfused=functions is not None,
+        ),
         functions=functions,
         attachment=Attachment(
             modules,

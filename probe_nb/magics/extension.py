@@ -158,11 +158,13 @@ class ProbeMagics(Magics):
     def _prepare(self, asked: Any, scope: dict[str, Any]) -> Session:
         """Make the session that a line asks for; nothing is opened yet."""
         __tracebackhide__ = True
-        model = evaluate_models(asked.model, scope)
+        model = evaluate_models(asked.model, scope) if asked.model else None
         optimizers = [evaluate(each, scope) for each in asked.optimizer or ()] or None
         scaler = evaluate(asked.scaler, scope) if asked.scaler else None
         try:
             options = config.checked(
+                level=asked.level,
+                apis=_joined(asked.apis),
                 select=_joined(asked.select),
                 roles=_joined(asked.roles),
                 keep=_joined(asked.keep),
@@ -176,7 +178,8 @@ class ProbeMagics(Magics):
                 memory=asked.memory,
                 name=asked.name,
             )
-            return Session(as_models(model, {}), options, optimizers, scaler)
+            models = as_models(model, {}) if asked.model else {}
+            return Session(models, options, optimizers, scaler)
         except ProbeError as error:
             raise UsageError(as_typed(" ".join(str(error).split()))) from None
 

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from probe_nb.config import MEMORY, STOPS
+from probe_nb.config import LEVELS, MEMORY, STOPS
 from probe_nb.errors import closest
 from probe_nb.terms import MODULE_ROLES
 
@@ -61,6 +61,20 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "metavar": "PATTERN",
         "help": "Modules to watch: a path such as layers.*, type:Linear, or !head.* to leave "
         "some out; several with commas, or give the option again.",
+    },
+    "--level": {
+        "type": unquoted,
+        "choices": tuple(LEVELS),
+        "default": "module",
+        "metavar": "LEVEL",
+        "help": "Calls of modules (module, L0), of functions of torch (api, L1), or of both (mix).",
+    },
+    "--apis": {
+        "action": "append",
+        "type": unquoted,
+        "metavar": "NAMES",
+        "help": "Functions to record: core, focus or all, and names such as Tensor.add or "
+        "!Functional.dropout.",
     },
     "--roles": {
         "action": "append",
@@ -167,7 +181,7 @@ def parse(magic: Any, line: str) -> argparse.Namespace:
     except UsageError as error:
         raise UsageError(f"{error}. See `{parser.prog}?` for the options.") from None
     asked.model = " ".join(asked.model)
-    if not asked.model:
+    if not asked.model and LEVELS.get(asked.level) != "api":
         raise UsageError(
             f"`{parser.prog}` was given no model. Write the variable that holds it, as in "
             f"`{parser.prog} model`."

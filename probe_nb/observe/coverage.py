@@ -14,6 +14,8 @@ from probe_nb.terms import Role
 
 _OF_CALLS: Final[frozenset[Role]] = frozenset({"input", "output", "grad_output", "grad_input"})
 _FORWARD: Final[frozenset[Role]] = frozenset({"input", "output"})
+_FUSED: Final = (nn.TransformerEncoderLayer, nn.TransformerEncoder, nn.MultiheadAttention)
+"""Modules that replace themselves by one kernel in evaluation, unless a mode looks on."""
 _GRAPHS: Final = ("GraphModule", "UnflattenedModule")
 _UNIMPLEMENTED: Final = nn.Module.forward, nn.Module.__call__
 
@@ -28,15 +30,18 @@ class Coverage:
         roles: Collection[Role],
         *,
         opened: bool = False,
+        unfused: bool = False,
     ) -> None:
         """Look at these modules, at those that `run.only` names, and at those that are added.
 
-        `opened` says that compiled code runs eagerly: it hides nothing then.
+        `opened` says that compiled code runs eagerly: it hides nothing then. `unfused` says that
+        functions are seen, and that no kernel is fused for it.
         """
         self._watched = watched
         self._named = named
         self._asked = _OF_CALLS.intersection(roles)
         self._opened = opened
+        self._unfused = unfused
         self._known: tuple[int, ...] = ()
         self._listed: list[dict[str, str]] = []
 
@@ -66,6 +71,8 @@ class Coverage:
             return reasons.LATE
         if not watched.seen:
             return tree.reason(watched)
+        if self._unfused and isinstance(watched.module(), _FUSED):
+            return reasons.UNFUSED
         if not self._asked or any(where[0] in _OF_CALLS for where in watched.sites):
             return ""
         return reasons.NO_TENSORS if self._asked & _FORWARD else reasons.NO_GRADIENTS
