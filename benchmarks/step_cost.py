@@ -33,6 +33,11 @@ class Case(NamedTuple):
 
 
 _ALL: Final = "every role, exact histograms"
+_FUNCTIONS: Final = 'functions, `level="api"`'
+_BOTH: Final = 'modules and functions, `level="mix"`'
+_SAME: Final = {"L0": _ALL, "L1": _FUNCTIONS, "mix": _BOTH}
+"""What of ours sees what a level of msProbe's sees."""
+
 CASES: Final = (
     Case("bare step (the noise of this run)", None),
     Case(_ALL, {}, {"d256": 1.20, "d64": 1.50}, {"d256": 1.9}),
@@ -41,6 +46,8 @@ CASES: Final = (
         {"roles": ["input", "output", "grad_output", "grad_input"]},
         {"d256": 1.12},
     ),
+    Case(_FUNCTIONS, {"level": "api"}),
+    Case(_BOTH, {"level": "mix"}),
     Case("watch open, step not selected by `steps=`", {"steps": 10**6}, {"d256": 1.02}),
     Case("own hooks, six `.item()` for each output", None, hooks=items),
     Case("own hooks, a histogram of each parameter's gradient", None, hooks=histograms),
@@ -157,7 +164,7 @@ def _our_rows(size_name: str, title: str, found: Rounds) -> list[Row]:
 def _msprobe_rows(title: str, level: str, found: Rounds) -> list[Row]:
     today = _ADDED_TODAY if level == "L0" else None
     alone = f"step against bare step, {title}: msProbe {level} statistics"
-    against = f"time we add against the time msProbe {level} adds, {title}"
+    against = f"time we add against the time msProbe {level} adds, {title}: {_SAME[level]}"
     missing = found.missing.get(level)
     if missing:
         return [
@@ -165,5 +172,5 @@ def _msprobe_rows(title: str, level: str, found: Rounds) -> list[Row]:
             Row(against, None, _ADDED_BAR, today, missing),
         ]
     theirs = found.theirs[level]
-    ours_added = ratio(added(found.ours[_ALL], theirs))
+    ours_added = ratio(added(found.ours[_SAME[level]], theirs))
     return [Row(alone, ratio(theirs)), Row(against, ours_added, _ADDED_BAR, today)]
