@@ -75,7 +75,7 @@ def watched(folder, place=None, error=KeyboardInterrupt):
         raised = trace(fault, lambda: (train(model, optimizer), probe.stop(run)))
         probe.stop(run)
     told = [str(w.message) for w in said if issubclass(w.category, ProbeWarning)]
-    assert left_over(model) == 0
+    assert left_over(model, optimizer) == 0
     return run, fault, raised, told
 
 
