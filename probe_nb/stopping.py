@@ -25,6 +25,8 @@ from probe_nb.terms import Status
 
 _KEPT: Final = "The run up to here is `error.run`, and this is `error.origin`."
 
+_NO_MORE: Final = "the watch does not stop at NaN or Inf any more"
+
 
 class Recording(Sink, Protocol):
     """What takes tensors and can be asked for their numbers."""
@@ -58,6 +60,7 @@ class Stopper:
         self._read = 0
         self._error: NonFiniteError | None = None
         self._over = False
+        self._lost: list[str] = []
         self._lock = threading.RLock()
 
     # -- the Sink -------------------------------------------------------------------------------
@@ -80,12 +83,14 @@ class Stopper:
             return
         try:
             born = self._born()
+            stopped = None if born is None else self._stopped(born)
         except Exception as error:  # a fault of ours is never the user's
             self._over = True
             self._recording.fault(call.watched, "to stop at NaN", error)
+            self._run.info.notices.append(f"{_NO_MORE} from step {call.step} on: {error!r}")
             return
-        if born is not None:
-            raise self._stopped(born)
+        if stopped is not None:
+            raise stopped
 
     def absent(
         self, call: Call, where: Where, facts: Facts, status: Status, backward: int = -1
@@ -107,8 +112,10 @@ class Stopper:
         return self._recording.waiting
 
     def drain(self, *, wait: bool = True) -> list[str]:
-        """Write down the rows whose numbers are there."""
-        return self._recording.drain(wait=wait)
+        """Write down the rows whose numbers are there; return what was lost since, in words."""
+        self._lost += self._recording.drain(wait=wait)
+        lost, self._lost = self._lost, []
+        return lost
 
     def forget(self) -> None:
         """Drop what waits."""
@@ -130,7 +137,7 @@ class Stopper:
         with self._lock:
             if self._over:
                 return None
-            self._recording.drain()
+            self._lost += self._recording.drain()
             for first, block in self._run.columns.chunks(self._read, NEEDED):
                 self._origins.add(block, first)
                 self._read = first + len(block["step"])

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import probe_nb as probe
 from probe_nb.errors import ConfigError, NonFiniteError, ProbeError
+from probe_nb.recorder import Recorder
 from tests.models import no_faults
 from tests.unit.analysis.test_origins import Do, Parent, fed
 
@@ -291,6 +292,44 @@ def test_a_fault_of_ours_is_told_once_and_stops_nothing(monkeypatch):
         probe.watch(model, live=False, stop_on="nonfinite"),
     ):
         assert model(fed()).isnan().all()
+
+
+@pytest.mark.parametrize("broken", ["own_lines", "origin", "Origins.add"])
+def test_a_fault_of_ours_is_a_notice_in_the_run_that_goes_on(monkeypatch, broken):
+    def fails(*_):
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(f"probe_nb.stopping.{broken}", fails)
+    model = nn.Sequential(nn.Linear(2, 2), Do(lambda x: x * NAN))
+    with (
+        pytest.warns(probe.errors.ProbeWarning, match="to stop at NaN"),
+        probe.watch(model, live=False, stop_on="nonfinite") as run,
+    ):
+        model(model(fed()))
+    (notice,) = run.info.notices
+    assert "does not stop at NaN or Inf any more from step 0 on: ZeroDivisionError" in notice
+    assert run.frame(module="1", role="output")["nan_count"].tolist() == [6, 6]
+
+
+@pytest.mark.parametrize("stop_on", [None, "nonfinite"])
+def test_rows_that_are_lost_are_told_also_where_each_tensor_is_waited_for(monkeypatch, stop_on):
+    land, landed = Recorder._land, []
+
+    def fails_once(self, *rows):
+        landed.append(rows)
+        if len(landed) == 1:
+            raise RuntimeError("device lost")
+        land(self, *rows)
+
+    monkeypatch.setattr(Recorder, "_land", fails_once)
+    model = nn.Linear(2, 2)
+    with (
+        pytest.warns(probe.errors.ProbeWarning, match="rows of step 0 were lost"),
+        probe.watch(model, live=False, stop_on=stop_on) as run,
+    ):
+        model(fed())
+    (notice,) = run.info.notices
+    assert "rows of step 0 were lost: RuntimeError('device lost')" in notice
 
 
 def test_numbers_are_those_of_a_watch_that_does_not_stop():
