@@ -17,6 +17,7 @@ from probe_nb.analysis import alarms, words
 from probe_nb.analysis.changes import Changes
 from probe_nb.analysis.firsts import Firsts
 from probe_nb.analysis.grouping import Groups
+from probe_nb.analysis.opening import Opening
 from probe_nb.analysis.origins import Origins
 from probe_nb.analysis.thresholds import DEFAULTS, Thresholds
 from probe_nb.analysis.window import WINDOW, Window, longer
@@ -62,6 +63,7 @@ class Tally:
         held: Whether a site is what `.grad` holds, and not what a backward adds.
         begin: What the window had of each site's first step, and its number: `step`, -1 if none.
         begun: How often that has changed.
+        opening: How large each site was in the first steps of the run.
     """
 
     def __init__(self, columns: Columns, limits: Thresholds = DEFAULTS) -> None:
@@ -94,6 +96,7 @@ class Tally:
         self.changes = Changes(limits)
         self.begin: Arrays = {name: np.empty(0) for name in _BEGIN}
         self.begun = 0
+        self.opening = Opening()
         self.ranks: set[int] = set()
         self.hist_start = np.empty(0, np.int64)
         self.hist_size = np.empty(0, np.int64)
@@ -125,6 +128,7 @@ class Tally:
         self.origins.add(block, self.rows)
         self.window.add(block, groups, found.loud)
         self._take_begin(groups)
+        self.opening.add(self.window, groups.steps)
         self.changes.judge(self.window, self.role, self.direction)
         self.ranks.update(np.unique(block["rank"]).tolist())
         taken, records = self._take_latest(block, groups, found)

@@ -134,6 +134,21 @@ class Thresholds:
     update_beside: float = 20.0
     """See `update_ratio_beside`. A new head often has ten times the rate of the rest."""
 
+    update_ratio_rated: float = 0.03
+    """... or this much, where it is `rate_beside` times that median, and the learning rate of its
+    group is as many times the usual one. Thirty times the rule of thumb."""
+
+    rate_beside: float = 100.0
+    """See `update_ratio_rated`. Rates that fall from layer to layer by 0.8 to 0.95 (Clark et
+    al. 2020, ELECTRA) differ by less between the top and the middle of a network."""
+
+    clipped_away: float = 1e3
+    """`update_ratio`, tiny updates: by what factor gradients shrink between the backward and the
+    step, from which on clipping is named. Clipping at norm 1 to 5 is usual (Pascanu et al.)."""
+
+    low_share: float = 0.9
+    """`update_ratio`: share of the weights that clipping must hold still, for a warning."""
+
     update_ratio_low: float = 1e-7
     """`update_ratio` (note): below this float32 (2**-24 = 6e-8) begins to round updates away."""
 

@@ -1,0 +1,137 @@
+"""How far weights are moved, as shares of their size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probe_nb.analysis.rules.owned import Owned
+from probe_nb.analysis.rules.rates import Rate, rates_of
+from probe_nb.analysis.rules.scene import OPTIMIZER, Scene, Sites, Table
+
+Numbers = NDArray[np.float64]
+
+_LARGE_STEPS: Final = frozenset({"LBFGS", "Rprop"})
+"""Optimizers whose steps go as far as a line search, or their own history, lets them."""
+
+
+@dataclass
+class Moves:
+    """How far weights were moved over some steps in a row.
+
+    Attributes:
+        scene: Where they are.
+        rows: Which of the parameters.
+        steps: The steps.
+        ratios: |update| / |weight before it|, one row per weight, NaN where it is not known.
+    """
+
+    scene: Scene
+    rows: Sites
+    steps: NDArray[np.int64]
+    ratios: Numbers
+    rates: list[Rate | None]
+
+    @classmethod
+    def of(
+        cls, scene: Scene, owned: Owned, rows: Sites, steps: NDArray[np.int64], sizes: Numbers
+    ) -> Moves:
+        """Look at those that were moved often enough."""
+        ratios = _ratios(scene, owned, sizes)[rows]
+        enough = (np.isfinite(ratios) & (ratios > 0)).sum(axis=1) >= scene.limits.update_steps
+        rates = rates_of(scene, owned)
+        rows = rows[enough]
+        return cls(scene, rows, steps, ratios[enough], [rates[row] for row in rows.tolist()])
+
+    @cached_property
+    def there(self) -> Table:
+        """Tell where ratios are known."""
+        found: Table = np.isfinite(self.ratios) & (self.ratios > 0)
+        return found
+
+    @cached_property
+    def middle(self) -> Numbers:
+        """Return the median of each."""
+        pairs = zip(self.ratios, self.there, strict=True)
+        return np.array([np.median(values[there]) for values, there in pairs])
+
+    @cached_property
+    def most(self) -> Numbers:
+        """Return the largest median of a few steps in a row; 0 where none can be too large."""
+        most, limits = np.zeros(len(self.rows)), self.scene.limits
+        if _LARGE_STEPS.intersection(self.scene.tally.types):
+            return most
+        peak = np.where(self.there, self.ratios, 0.0).max(axis=1, initial=0.0)
+        for row in np.flatnonzero(peak > limits.update_ratio_rated):
+            most[row] = _medians(self.ratios[row, self.there[row]], limits.update_steps).max()
+        return most
+
+    @cached_property
+    def high(self) -> Table:
+        """Tell which are moved too far."""
+        most, limits = self.most, self.scene.limits
+        beside = np.median(self.middle) if len(self.rows) > 1 else np.inf
+        found: Table = most > limits.update_ratio
+        found |= (most > limits.update_ratio_beside) & (most > limits.update_beside * beside)
+        rated = (most > limits.update_ratio_rated) & (most > limits.rate_beside * beside)
+        return found | (rated & self.far_faster)
+
+    @cached_property
+    def far_faster(self) -> Table:
+        """Tell which have a learning rate far above the usual one."""
+        rates = np.array([each.rate if each else np.nan for each in self.rates])
+        if not np.isfinite(rates).any():
+            return np.zeros(len(rates), np.bool_)
+        found: Table = rates >= self.scene.limits.rate_beside * np.nanmedian(rates)
+        return found
+
+    @cached_property
+    def low(self) -> Table:
+        """Tell which are hardly moved."""
+        found: Table = self.middle < self.scene.limits.update_ratio_low
+        return found
+
+    def since(self, row: int, limit: float) -> int:
+        """Return since when a weight is moved that far."""
+        places = np.flatnonzero(self.there[row])
+        values = self.ratios[row, places]
+        medians = _medians(values, self.scene.limits.update_steps)
+        begin = int(np.argmax(medians >= limit))
+        return int(self.steps[places[begin + int(np.argmax(values[begin:] >= limit))]])
+
+
+def _medians(values: Numbers, steps: int) -> Numbers:
+    """Return the median of each stretch of so many steps."""
+    windows = np.lib.stride_tricks.sliding_window_view(values, steps)
+    medians: Numbers = np.median(windows, axis=1)
+    return medians
+
+
+def _ratios(scene: Scene, owned: Owned, sizes: Numbers) -> Numbers:
+    """Return |update| / |weight before it| per parameter and step, NaN where it is not known.
+
+    Where no optimizer was named, the change of the weight's size is what an update was at least.
+    A weight that begins at zero counts as a quarter of 1 / sqrt(fan-in), about half of what PyTorch
+    begins with: its first updates are large beside nothing.
+    """
+    tally = scene.tally
+    before = sizes[owned.site]
+    moved = np.full(before.shape, np.nan)
+    with np.errstate(invalid="ignore"):  # what is beyond all bounds has no change
+        moved[:, :-1] = np.abs(before[:, 1:] - before[:, :-1])
+    updates = scene.of_role("update", direction=OPTIMIZER)
+    place = np.full(len(tally.parameters), -1)
+    place[tally.parameter[owned.site]] = np.arange(len(owned))
+    updates = updates[place[tally.parameter[updates]] >= 0]
+    moved[place[tally.parameter[updates]]] = sizes[updates]
+    shapes = tally.columns.tables.shapes.values
+    rows = np.array([*((shape or (1,))[0] for shape in shapes), 1], np.float64)
+    rows = rows[tally.latest["shape"][owned.site]]
+    least = np.sqrt(rows)[:, None] / 4  # l2 of numel elements of 1 / (4 sqrt(numel / rows))
+    with np.errstate(invalid="ignore"):
+        ratios: Numbers = moved / np.maximum(before, np.maximum(least, 1e-30))
+    return ratios
