@@ -20,7 +20,7 @@ def explained(step: Step, place: int) -> Birth:
         users = step.calls.of_module(site.model, site.module)
         arrived = [p for user in users for p in user.grad_outputs if p < place]
         found = step.born("backward", "weight", place, proof=arrived)
-        return masks.shown(step, users) or found
+        return masks.shown(step, users, place) or found
     return _arrived(step, call, place) if site.role == "grad_output" else _sent(step, call, place)
 
 
@@ -32,7 +32,7 @@ def _sent(step: Step, call: Call, place: int) -> Birth:
         proof = [*call.grad_outputs, *sent]
         return step.born("backward", "after", place, at=call.site, between=between, proof=proof)
     found = step.born("backward", "own", place, proof=[p for p in call.grad_outputs if p < place])
-    return masks.shown(step, [call]) or found
+    return masks.shown(step, [call], place) or found
 
 
 def _arrived(step: Step, call: Call, place: int) -> Birth:

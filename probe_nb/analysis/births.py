@@ -18,6 +18,7 @@ from probe_nb.terms import Site
 
 Phase = Literal["forward", "backward", "optimizer", "parameter", "input", "buffer"]
 Kind = Literal["NaN", "+Inf", "-Inf"]
+Harm = tuple[Site, Kind]
 Why = Literal[
     "own",  # a module's own work: what it was made from was finite
     "after",  # the parent's code, after its last child
@@ -45,6 +46,7 @@ class Birth:
             the flow, where it lies in a parent's code.
         proof: Numbers of the records that speak for it, besides `row`.
         came: The two modules between which the -Inf arose that an input held.
+        harm: Where a -Inf first did harm, and what it was there.
     """
 
     phase: Phase
@@ -59,6 +61,7 @@ class Birth:
     between: tuple[str, str] | None = None
     proof: tuple[int, ...] = ()
     came: tuple[str, str] | None = None
+    harm: Harm | None = None
 
     def before(self, other: Birth | None) -> bool:
         """Tell whether this one came first: steps may overlap, as where two models are trained."""
@@ -128,14 +131,12 @@ class Step:
     Attributes:
         calls: Its records.
         marks: Which of them are not finite.
-        rooted: The calls of a root are recorded in this run, so that theirs are its outputs.
         complete: Nothing of this step is still to come.
         usual: Codes of sites that gave out -Inf in earlier steps, where it did no harm.
     """
 
     calls: Calls
     marks: Marks
-    rooted: bool
     complete: bool
     usual: Container[int]
 

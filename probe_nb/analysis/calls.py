@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -78,6 +79,19 @@ def lies_in(path: str, around: str) -> bool:
     return path != around and (not around or path.startswith(f"{around}."))
 
 
+def paths_around(path: str, api: str) -> Iterator[str]:
+    """Yield the paths around a call: a function lies in its module.
+
+    >>> list(paths_around("a.b.c", "")), list(paths_around("a", "torch.exp"))
+    (['a.b', 'a', ''], ['a', ''])
+    """
+    if api:
+        yield path
+    while path:
+        path = path.rpartition(".")[0]
+        yield path
+
+
 def common(paths: Iterable[str]) -> str:
     """Return the innermost module path around several others.
 
@@ -112,7 +126,6 @@ class Calls:
         self._owned: dict[tuple[str, str, str, str], list[int]] = {}
         self.calls: list[Call] = []
         self._by_module: dict[tuple[str, str], list[Call]] = {}
-        self._prints: NDArray[np.float64] | None = None
         self._collect()
         self._nest()
 
@@ -157,23 +170,27 @@ class Calls:
     def _nest_timed(timed: list[Call], *, threads: bool) -> bool:
         """Tell whether calls were seen that overlap."""
         stack: list[Call] = []
+        endless: dict[tuple[str, str], Call] = {}
         overlap = False
         for call in timed:
             stack = [each for each in stack if each.end is None or each.end > call.begin]
             holding = [each for each in stack if each.holds(call)]
-            overlap |= any(each.end is not None for each in stack if each not in holding)
+            overlap |= len(holding) < len(stack)
             if threads:
                 holding = [each for each in holding if each.is_above(call)]
-            call.parent = holding[-1] if holding else None
-            stack.append(call)
+            above = ((call.site.model, path) for path in paths_around(call.path, call.site.api))
+            holding = [*holding[-1:], *(endless[each] for each in above if each in endless)]
+            call.parent = max(holding, key=lambda each: each.begin, default=None)
+            if call.end is not None:
+                stack.append(call)
+            elif not call.site.api:  # nobody knows when it ended: what lies in it may be its own
+                endless[call.site.model, call.path] = call
         return overlap
 
     def _around(self, call: Call) -> Call | None:
         """Return the call around one by their paths: of one whose inputs were not recorded."""
         last = call.begin if call.end is None else call.end
-        path = f"{call.path}." if call.site.api else call.path
-        while path:
-            path = path.rpartition(".")[0]
+        for path in paths_around(call.path, call.site.api):
             for each in self._by_module.get((call.site.model, path), ()):
                 late = each.end is None or each.end >= last
                 if late and not each.inputs and each.micro_step == call.micro_step:
@@ -219,11 +236,27 @@ class Calls:
 
     def same(self, one: int, other: int) -> bool:
         """Tell whether two records are of the same tensor, or of equal ones: all numbers agree."""
-        if self._prints is None:
-            columns = [np.nan_to_num(self.block[name].astype(float)) for name in _NUMBERS]
-            self._prints = np.stack(columns, axis=1)
         agree = bool((self._prints[one] == self._prints[other]).all())
         return agree and self.measured(one)
+
+    def equal(self, place: int) -> list[int]:
+        """Return the records that are the same as one that is not finite, itself included."""
+        return self._loud[self._prints[place].tobytes()]
+
+    @cached_property
+    def _prints(self) -> NDArray[np.float64]:
+        """The numbers of each record; -0 is 0."""
+        columns = [np.nan_to_num(self.block[name].astype(float)) for name in _NUMBERS]
+        return np.stack(columns, axis=1) + 0.0
+
+    @cached_property
+    def _loud(self) -> dict[bytes, list[int]]:
+        """The records that are not finite, by their numbers."""
+        found: dict[bytes, list[int]] = {}
+        bad = sum(np.maximum(self.block[f"{n}_count"], 0) for n in ("nan", "posinf", "neginf"))
+        for place in np.flatnonzero(np.asarray(bad)).tolist():
+            found.setdefault(self._prints[place].tobytes(), []).append(place)
+        return found
 
     def only_neginf(self, place: int) -> bool:
         """Tell whether -Inf is all that is not finite in a record."""

@@ -1,7 +1,7 @@
 """What is not finite on purpose: -Inf as masks have it, NaN that a model is made to be fed with.
 
--Inf counts where it did harm: a call that took it gave out NaN or +Inf, or it is what a loss or the
-model gave out. Then it was born where it first came out, unless that is where it always does.
+-Inf counts where it did harm: a call that took it gave out NaN or +Inf, its gradient is not finite,
+or a loss gave it out. Then it was born where it first came out, unless it always comes out there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from probe_nb.analysis import forward
-from probe_nb.analysis.births import Birth, Step
+from probe_nb.analysis.births import Birth, Harm, Step, kind_of
 from probe_nb.analysis.calls import Call
 
 
@@ -42,9 +42,9 @@ def source(step: Step, call: Call, place: int, found: Birth) -> Birth | None:
     if spoilt := step.soft(weights):
         return step.born("parameter", "held", spoilt[0], proof=[*call.inputs, place])
     taken = _taken(step, call, place, found)
-    given = [p for each in taken if (p := _given(step, each, call)) is not None]
-    if given and (giver := calls.of[min(given)]) is not None:
-        return forward.gave(step, giver, min(given))
+    given = _given(step, taken)
+    if given is not None and (giver := calls.of[given]) is not None:
+        return replace(forward.gave(step, giver, given), harm=_harm(step, place))
     first = next((p for p in taken if calls.site(p).leaf == "0"), None)
     if first is None or found.why != "own" or call.parent is None:
         return None
@@ -65,16 +65,14 @@ def _outermost(step: Step, call: Call, place: int) -> tuple[Call, int]:
     return call, place
 
 
-def shown(step: Step, users: Iterable[Call]) -> Birth | None:
+def shown(step: Step, users: Iterable[Call], place: int) -> Birth | None:
     """Return the birth of a -Inf that shows first in the gradients of a module it went through."""
     for call in users:
-        given = step.soft(call.outputs)
-        if given and step.all_finite(call.inputs):
-            return forward.gave(step, call, given[0])
-        taken = step.soft(call.inputs) if given else []
-        sources = [p for each in taken if (p := _given(step, each, call)) is not None]
-        if sources and (giver := step.calls.of[sources[0]]) is not None:
-            return forward.gave(step, giver, sources[0])
+        given: int | None = next(iter(step.soft(call.outputs)), None)
+        if given is not None and not step.all_finite(call.inputs):
+            given = _given(step, step.soft(call.inputs))
+        if given is not None and (giver := step.calls.of[given]) is not None:
+            return replace(forward.gave(step, giver, given), harm=_harm(step, place))
     return None
 
 
@@ -87,60 +85,57 @@ def _taken(step: Step, call: Call, place: int, found: Birth) -> list[int]:
     return [] if last is None else step.soft(last.outputs)
 
 
-def _given(step: Step, place: int, taker: Call) -> int | None:
-    """Return the output in which a tensor with -Inf came out first, None if it does not count."""
-    calls = step.calls
-    same = [p for p in step.soft(range(len(calls))) if calls.same(p, place)]
-    given = [p for p in same if p <= place and calls.site(p).role == "output"]
-    giver = calls.of[given[0]] if given else None
-    if giver is None or int(calls.block["site"][given[0]]) in step.usual:
-        return None
-    users = [user for p in same if calls.site(p).role == "input" and (user := calls.of[p])]
-    if any(u is not taker and u.outputs and step.all_finite(u.outputs) for u in users):
-        return None
-    taken = [p for p in giver.inputs if not calls.finite(p)]
-    if not taken:
-        return given[0]
-    return next((p for each in step.soft(taken) if (p := _given(step, each, giver))), None)
+def _given(step: Step, places: Iterable[int]) -> int | None:
+    """Return the earliest output in which tensors with -Inf came out, None if it does not count.
 
-
-def end(step: Step, before: int | None) -> int | None:
-    """Return the first record of -Inf that a loss gave out, or that leaves the model and is lost.
-
-    Where something worse follows, at `before`, only one that is certain to have been lost by then.
+    What a call handed on is followed back through it, so each tensor is looked at once.
     """
+    found, seen, waiting = [], set(), list(places)
+    while waiting:
+        place = waiting.pop()
+        same = step.calls.equal(place)
+        given = next((p for p in same if step.calls.site(p).role == "output"), place + 1)
+        if given > place or given in seen:
+            continue
+        seen.add(given)
+        giver = step.calls.of[given]
+        if giver is None or _is_usual(step, given, same):
+            continue
+        taken = [p for p in giver.inputs if not step.calls.finite(p)]
+        waiting += step.soft(taken)
+        found += [] if taken else [given]
+    return min(found, default=None)
+
+
+def _is_usual(step: Step, given: int, same: list[int]) -> bool:
+    """Tell whether an output is a mask: it had -Inf before, or another took it and did well."""
+    calls = step.calls
+    if int(calls.block["site"][given]) in step.usual:
+        return True
+    users = [user for p in same if calls.site(p).role == "input" and (user := calls.of[p])]
+    return any(user.outputs and step.all_finite(user.outputs) for user in users)
+
+
+def lost(step: Step, before: int | None) -> int | None:
+    """Return the first record of -Inf that a loss gave out, of those before another."""
     for place in step.soft(range(len(step.calls) if before is None else before)):
-        if step.calls.site(place).role == "output":
-            certain = _is_lost(step, place)
-            if certain or (certain is None and before is None and step.complete):
-                return place
+        site = step.calls.site(place)
+        if site.role == "output" and site.type.endswith("Loss"):
+            return place
     return None
 
 
-def at_the_end(step: Step, end: int) -> Birth | None:
-    """Return the birth of the -Inf that a loss or the model gave out at `end`."""
+def at_the_loss(step: Step, end: int) -> Birth | None:
+    """Return the birth of the -Inf that a loss gave out at `end`."""
     calls = step.calls
-    same = [p for p in step.soft(range(end)) if calls.same(p, end)]
-    first = next((p for p in same if calls.site(p).role == "output"), end)
+    given = [p for p in calls.equal(end) if calls.site(p).role == "output"]
+    first = min([*given, end])
     call = calls.of[first]
     if call is None:
         return None
-    return source(step, call, first, found := forward.gave(step, call, first)) or found
+    born = source(step, call, first, found := forward.gave(step, call, first)) or found
+    return replace(born, harm=_harm(step, end))
 
 
-def _is_lost(step: Step, place: int) -> bool | None:
-    """Tell whether -Inf is what a loss gave out or leaves the model; None: unless more follows."""
-    calls, call = step.calls, step.calls.of[place]
-    if call is None:
-        return False
-    if call.site.type.endswith("Loss"):
-        return True
-    if call.parent is not None or (call.path if step.rooted else place != _last_output(step)):
-        return False
-    if call.grad_outputs and step.all_finite(call.grad_outputs):
-        return False  # its loss made numbers of it
-    return True if step.rooted and not calls.block["requires_grad"][place] else None
-
-
-def _last_output(step: Step) -> int:
-    return max((call.outputs[-1] for call in step.calls.calls if call.outputs), default=-1)
+def _harm(step: Step, place: int) -> Harm:
+    return step.calls.site(place), kind_of(step.calls.block, place)

@@ -87,25 +87,24 @@ _NAMED: Final = 4
 
 
 class Origins:
-    """Finds the birth while a run is read block by block; each record is looked at once.
+    """Finds the birth while a run is read block by block.
 
     Cost: two passes over the counts of a block. The records of a step are read as calls only where
-    something in it is not finite and not a mask, so once, or not at all.
+    something in it is not finite and may count: once more for each block that its step comes in.
     """
 
     def __init__(self, columns: Columns, *, waits: bool = False) -> None:
         """Look at what was added to `columns`.
 
-        With `waits`, -Inf that leaves a model and NaN that it was fed with are no birth before the
-        step is over: what comes may still make numbers of it.
+        With `waits`, NaN that a model was fed with is no birth before the step is over: what comes
+        may still make numbers of it.
         """
         self._columns = columns
         self._sites = columns.tables.sites.values
         self._sorts = Sorts(self._sites)
-        self._ends = np.empty(0, np.bool_)
         self._outputs = np.empty(0, np.bool_)
+        self._losses = np.empty(0, np.bool_)
         self._waits = waits
-        self._rooted = False
         self._newest = -1
         self._birth: Birth | None = None
         self._likely: Birth | None = None
@@ -140,8 +139,8 @@ class Origins:
         if self._likely is None and not marks.loud.any():
             return
         self._take_note(block, marks)
-        steps = set(np.unique(block["step"][self._early(block, marks.hard)]).tolist())
-        steps |= self._ending(block, marks)
+        counts = marks.hard | (marks.soft & self._losses[block["site"]])
+        steps = set(np.unique(block["step"][self._early(block, counts)]).tolist())
         if (likely := self._likely) is not None:
             if (block["step"] == likely.step).any():
                 steps.add(likely.step)
@@ -154,23 +153,13 @@ class Origins:
             self._judge(step, *(part if step > before else self._whole(step)))
 
     def _grow(self, number: int) -> None:
-        new = self._sites[len(self._ends) : number]
+        new = self._sites[len(self._outputs) : number]
         if new:
-            outputs = [site.role == "output" for site in new]
             self._sorts.grow(number)
+            outputs = np.array([site.role == "output" for site in new], np.bool_)
+            losses = np.array([site.type.endswith("Loss") for site in new], np.bool_)
             self._outputs = np.append(self._outputs, outputs)
-            ends = [s.role == "output" and (not s.module or s.type.endswith("Loss")) for s in new]
-            self._ends = np.append(self._ends, ends)
-            self._rooted |= any(not s.module and s.role == "output" for s in new)
-
-    def _ending(self, block: Arrays, marks: Marks) -> set[int]:
-        """Return the steps in which -Inf may have reached a loss, or the end of the forward."""
-        soft = self._early(block, marks.soft & self._outputs[block["site"]])
-        if not soft.any():
-            return set()
-        if self._rooted:
-            soft &= self._ends[block["site"]]
-        return set(np.unique(block["step"][soft]).tolist())
+            self._losses = np.append(self._losses, outputs & losses)
 
     def _early(self, block: Arrays, marked: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return those of the marked records that came before the birth that is known."""
@@ -212,9 +201,10 @@ class Origins:
             mine = np.flatnonzero(block["rank"] == rank)
             calls = Calls({name: block[name][mine] for name in NEEDED}, rows[mine], self._sites)
             marks = Marks.of(calls.block, self._sorts, scaled_too=scaled_too)
-            over = Step(calls, marks, self._rooted, complete=True, usual=usual)
+            over = Step(calls, marks, complete=True, usual=usual)
             likely.append(birth(over))
-            sure.append(birth(over if step < self._newest else replace(over, complete=False)))
+            open_ = step >= self._newest
+            sure.append(birth(replace(over, complete=False)) if open_ else likely[-1])
         return _first(sure), _first(likely)
 
 

@@ -18,9 +18,9 @@ def birth(step: Step) -> Birth | None:
     hard = np.flatnonzero(step.marks.hard).tolist()
     if all(masks.is_handled(step, place) for place in hard):
         hard = []
-    end = masks.end(step, hard[0] if hard else None)
+    end = masks.lost(step, hard[0] if hard else None)
     if end is not None:
-        return masks.at_the_end(step.until(end), end)
+        return masks.at_the_loss(step.until(end), end)
     return _explained(step.until(hard[0]), hard[0]) if hard else None
 
 

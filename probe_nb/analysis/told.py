@@ -120,7 +120,7 @@ class Words:
 
     def _turned(self, state: str) -> list[str]:
         if self._birth.kind == "-Inf":
-            return ["-Inf is often there on purpose, but worse followed from this one"]
+            return self._harmed()
         if "-Inf" not in state:
             return []
         mask = "-Inf in an input is how masks are written"
@@ -128,6 +128,15 @@ class Words:
             return [mask]
         first, second = (shown(path) for path in came)
         return [f"{mask}; this one arose in the code between {first} and {second}"]
+
+    def _harmed(self) -> list[str]:
+        if self._birth.harm is None:
+            return []
+        site, kind = self._birth.harm
+        said = "-Inf is often there on purpose, but"
+        if kind == "-Inf":
+            return [f"{said} this one reached a loss: {self._place(site)}"]
+        return [f"{said} worse followed from this one: {kind} in {self._place(site)}"]
 
     def _after(self) -> list[str]:
         if self._birth.phase == "backward":

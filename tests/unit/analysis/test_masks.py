@@ -82,6 +82,35 @@ class TestQuiet:
             nn.functional.cross_entropy(model(SQUARE), torch.tensor([1, 2, 1])).backward()
         assert run.first_nonfinite() is None
 
+    def test_logits_of_illegal_actions_in_rollouts_and_in_training(self):
+        legal = torch.tensor([True, True, False])
+        policy = nn.Sequential(nn.Linear(3, 3), MaskedFill(~legal))
+        optimizer = torch.optim.SGD(policy.parameters(), 0.1)
+        options = {"optimizer": optimizer, "stop_on": "nonfinite", "live": False}
+        with no_faults(), probe.watch(policy, **options) as run:
+            for _ in range(3):
+                with torch.no_grad():
+                    chosen = torch.distributions.Categorical(logits=policy(SQUARE)).sample()
+                given = torch.distributions.Categorical(logits=policy(SQUARE))
+                (-given.log_prob(chosen).mean()).backward()
+                optimizer.step()
+        assert all(p.isfinite().all() for p in policy.parameters())
+        assert (run.df.query("role == 'output'")["neginf_count"] > 0).any()
+        assert run.first_nonfinite() is None
+        assert run.findings().query("severity == 'error'").empty
+
+    @pytest.mark.parametrize("grad", [False, True])
+    @pytest.mark.parametrize("select", [None, "1"])
+    def test_scores_of_banned_tokens_that_leave_the_model(self, grad, select):
+        banned = torch.tensor([True, False, False])
+        model = nn.Sequential(nn.Linear(3, 3), MaskedFill(banned))
+        options = {"stop_on": "nonfinite", "select": select, "live": False}
+        with torch.set_grad_enabled(grad), no_faults(), probe.watch(model, **options) as run:
+            for _ in range(2):
+                assert model(SQUARE).argmax(-1).min() > 0
+        assert run.first_nonfinite() is None
+        assert "✓" in repr(run)
+
     def test_scores_of_a_search_that_are_fed_to_a_module(self):
         model = nn.Sequential(Do(lambda scores: scores.softmax(-1)))
         scores = torch.tensor([[0.0, -INF, -INF], [-1.0, -INF, 0.5]])
@@ -125,7 +154,7 @@ class TestLoud:
         model = nn.Sequential(MaskedFill(torch.ones(3, 3, dtype=torch.bool)), nn.Softmax(-1))
         found = watched(model, SQUARE, backward=False).first_nonfinite()
         assert (found.module, found.type, found.kind) == ("0", "MaskedFill", "-Inf")
-        assert "worse followed from this one" in found.detail
+        assert "worse followed from this one: NaN in 1 (forward output)" in found.detail
 
     def test_a_log_of_zero_that_turns_into_nan(self):
         model = nn.Sequential(nn.ReLU(), Do(torch.log), Do(lambda x: x * 0), nn.Identity())
@@ -138,13 +167,20 @@ class TestLoud:
                 return -x.mean()
 
         model = nn.Sequential(nn.ReLU(), Do(torch.log), MyLoss())
-        assert first(watched(model, torch.zeros(1, 2), backward=False))[:2] == ("forward", "1")
-
-    def test_minus_inf_that_a_model_gives_out(self):
-        model = nn.Sequential(nn.ReLU(), Do(torch.log))
-        with torch.no_grad():
-            run = watched(model, torch.zeros(1, 2), backward=False)
+        run = watched(model, torch.zeros(1, 2), backward=False)
         assert first(run)[:2] == ("forward", "1")
+        assert "worse followed from this one: +Inf in 2" in run.first_nonfinite().detail
+
+    def test_minus_inf_that_a_loss_gives_out_is_said_to_have_reached_it(self):
+        class MyLoss(nn.Module):
+            def forward(self, x):
+                return x.mean()
+
+        model = nn.Sequential(nn.ReLU(), Do(torch.log), MyLoss())
+        run = watched(model, torch.zeros(1, 2), backward=False)
+        assert first(run)[:2] == ("forward", "1")
+        assert "this one reached a loss: 2" in run.first_nonfinite().detail
+        assert "worse followed" not in run.first_nonfinite().detail
 
     def test_minus_inf_whose_gradient_turns_nan(self):
         """The weight of the log is 0 where it is -Inf, so nothing shows before the backward."""
@@ -153,6 +189,7 @@ class TestLoud:
         run = watched(model, x)
         assert x.grad.isnan().all()  # 0 / 0
         assert first(run)[:2] == ("forward", "1")
+        assert "worse followed from this one: NaN in 1 (gradient" in run.first_nonfinite().detail
 
     def test_a_mask_is_not_blamed_for_what_another_layer_does(self):
         """Every layer has its mask of -Inf; the overflow is in the second one.
@@ -187,3 +224,30 @@ class TestLoud:
 
         assert first(by_hand(step(0, 1)))[:2] == ("forward", "mask")
         assert first(by_hand([*step(0, 0), *step(1, 1)]))[:2] == ("forward", "soft")
+
+
+class TestFarBack:
+    """The search goes back through every layer once, however many ways there are."""
+
+    @staticmethod
+    def layers(count, tensors, made=()):
+        """Each layer takes all of the one before; `made` is what came out before the first."""
+        held = [{"absmax": float(n), "neginf_count": 1} for n in range(tensors)]
+        rows = [{"module": "made", "role": "output", **each} for each in made]
+        for layer in range(count):
+            for role, number in (("input", layer), ("output", layer + 1)):
+                rows += [
+                    {"module": f"l{layer}", "role": role, "leaf": str(n), "min": number, **each}
+                    for n, each in enumerate(held)
+                ]
+        last = [{"module": "end", "role": "input", "min": count, **each} for each in held]
+        return [*rows, *last, {"module": "end", "role": "output", "nan_count": 1}]
+
+    @pytest.mark.parametrize(("count", "tensors"), [(60, 2), (30, 4), (2000, 1)])
+    def test_what_came_from_outside_is_no_layers_fault(self, count, tensors):
+        assert first(by_hand(self.layers(count, tensors)))[:2] == ("forward", "end")
+
+    @pytest.mark.parametrize(("count", "tensors"), [(60, 2), (2000, 1)])
+    def test_what_a_module_made_is_its_own(self, count, tensors):
+        made = [{"absmax": float(tensors - 1), "neginf_count": 1, "min": 0}]
+        assert first(by_hand(self.layers(count, tensors, made)))[:2] == ("forward", "made")

@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import probe_nb as probe
+from probe_nb.analysis.calls import Call
 from tests.models import no_faults
 from tests.records import run as by_hand
 
@@ -148,6 +149,21 @@ class TestForward:
         run = watched(nn.Sequential(Do(lambda x: x * NAN)), backward=False, roles="output")
         assert "the inputs of this call were not recorded" in run.first_nonfinite().detail
         assert "born here" not in run.first_nonfinite().detail
+
+    def test_calls_whose_end_was_not_recorded_are_nested_by_their_paths(self):
+        model = nn.Sequential(nn.ReLU(), Parent(between=lambda x: x * INF), nn.ReLU())
+        run = watched(model, backward=False, roles="input")
+        assert first(run)[:3] == ("forward", "1", "input")
+        run = watched(nn.Sequential(*model, nn.Sequential(Parent(before=lambda x: x * NAN))))
+        assert first(run)[:3] == ("forward", "1", "input")
+
+    def test_many_calls_whose_end_was_not_recorded_are_compared_with_few(self, monkeypatch):
+        compared, holds = [], Call.holds
+        monkeypatch.setattr(Call, "holds", lambda *pair: compared.append(pair) or holds(*pair))
+        rows = [{"module": f"l{n}" if n else "", "role": "input"} for n in range(1000)]
+        found = by_hand([*rows, {"module": "end", "role": "input", "nan_count": 1}])
+        assert first(found)[:3] == ("forward", "", "input")
+        assert len(compared) < 4000
 
     def test_modules_that_are_left_out_may_lie_in_between(self):
         model = nn.Sequential(nn.Linear(2, 2), Do(lambda x: x * NAN), nn.Linear(2, 2))
