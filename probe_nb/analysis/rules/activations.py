@@ -9,7 +9,7 @@ import numpy as np
 
 from probe_nb.analysis.finding import Finding, Severity
 from probe_nb.analysis.rules import ranges
-from probe_nb.analysis.rules.gradients import cutting
+from probe_nb.analysis.rules.gradients import cutting, last_flow
 from probe_nb.analysis.rules.scene import BACKWARD, FORWARD, Scene, Sites, Table
 from probe_nb.analysis.window import Table as Numbers
 
@@ -38,7 +38,7 @@ def dead(scene: Scene) -> list[Finding]:
 
     Of a dead module only the output is named: that gradients into it are zero follows. Where the
     gradient that the loss sends is zero already, the loss asks for nothing (a hinge that is
-    fulfilled): a note.
+    fulfilled): a note. So are zeros of one branch, beside which others carry gradients on.
     """
     outputs = _dead_outputs(scene)
     if len(outputs):
@@ -50,8 +50,15 @@ def dead(scene: Scene) -> list[Finding]:
         return [_dead(scene, cancelled, "note", _NO_EFFECT)] if len(cancelled) else []
     if ranges.all_lost(scene) is not None:
         return []  # it was not zero before it was rounded
-    flat = bool(np.isin(scene.from_the_loss, gradients).any())
-    return [_dead(scene, gradients, "note" if flat else "warning")]
+    if np.isin(scene.from_the_loss, gradients).any():
+        return [_dead(scene, gradients, "note")]
+    ends = last_flow(scene, scene.tally.latest["absmax"] > 0)[gradients]
+    if ends.any():
+        return [_dead(scene, gradients[ends])]
+    return [_dead(scene, gradients, "note", _NO_PART)]
+
+
+_NO_PART: Final = "what lies in front of it has gradients: it alone has no influence on the loss"
 
 
 _NO_EFFECT: Final = (

@@ -39,8 +39,9 @@ def _tiny(scene: Scene) -> tuple[Table, dict[int, Table]]:
     found, now = np.zeros(tally.sites, np.bool_), tally.latest["absmax"]
     when: dict[int, Table] = {}
     small = (now < limits.vanished) & (now > 0)
+    small &= last_flow(scene, now >= limits.vanished)
     for role in _FLOWING:
-        of_role = np.flatnonzero(tally.role == CODE[role])
+        of_role = np.flatnonzero((tally.role == CODE[role]) & (tally.latest["numel"] > 1))
         sites = of_role[small[of_role]]
         if not len(sites):
             continue
@@ -52,6 +53,21 @@ def _tiny(scene: Scene) -> tuple[Table, dict[int, Table]]:
         found[sites] |= lasting
         when |= dict(zip(sites[lasting].tolist(), holds[lasting], strict=True))
     return found, when
+
+
+def last_flow(scene: Scene, alive: Table) -> Table:
+    """Tell of each gradient whether none that is alive comes after it in the backward of its model.
+
+    Where one does, a branch is faint or still (the queries of attention), and the rest learns.
+    """
+    tally, latest = scene.tally, scene.tally.latest
+    flows = np.isin(tally.role, [CODE[role] for role in _FLOWING]) & (latest["numel"] > 1)
+    going = np.flatnonzero(flows & alive)
+    steps, when = np.unique(latest["step"], return_inverse=True)
+    last = np.full((int(scene.model.max(initial=0)) + 1, len(steps)), -1)
+    np.maximum.at(last, (scene.model[going], when[going]), latest["order"][going])
+    found: Table = latest["order"] > last[scene.model, when]
+    return found
 
 
 def cutting(scene: Scene) -> Sites:

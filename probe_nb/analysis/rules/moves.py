@@ -41,9 +41,11 @@ class Moves:
         cls, scene: Scene, owned: Owned, rows: Sites, steps: NDArray[np.int64], sizes: Numbers
     ) -> Moves:
         """Look at those that were moved often enough."""
-        ratios = _ratios(scene, owned, sizes)[rows]
+        ratios, rates = _ratios(scene, owned, sizes)[rows], rates_of(scene, owned)
+        early = np.isin(steps, scene.tally.opening.steps)
+        settling = [bool((rate := rates[row]) and rate.settles) for row in rows.tolist()]
+        ratios[np.ix_(np.array(settling, np.bool_), early)] = np.nan
         enough = (np.isfinite(ratios) & (ratios > 0)).sum(axis=1) >= scene.limits.update_steps
-        rates = rates_of(scene, owned)
         rows = rows[enough]
         return cls(scene, rows, steps, ratios[enough], [rates[row] for row in rows.tolist()])
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from probe_nb.analysis.rules.owned import Owned
 from probe_nb.analysis.rules.scene import OPTIMIZER, Scene
 from probe_nb.analysis.words import number
+
+_SETTLE: Final = frozenset({"RMSprop", "Adagrad"})
+"""They divide by a mean of squares that begins at 0, without Adam's correction for that."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,7 @@ class Rate:
         momentum: Its momentum, 0 if it has none.
         decoupled: Whether the decay is taken from the weights, and not added to the gradient.
         plain: Whether an update is the rate times the gradient, which the decay is a part of.
+        settles: Whether the first updates are far larger than later ones by construction.
     """
 
     rate: float
@@ -26,6 +31,7 @@ class Rate:
     momentum: float
     decoupled: bool
     plain: bool
+    settles: bool
 
     def by_decay(self, ratio: float) -> bool:
         """Tell whether weight decay makes at least half of an update of this size."""
@@ -70,4 +76,5 @@ def _rate(known: dict[tuple[str, str, str], float], key: tuple[str, str], kind: 
         momentum=known.get((*key, "momentum"), 0.0),
         decoupled=kind == "AdamW" or known.get((*key, "decoupled_weight_decay"), 0.0) > 0,
         plain=kind == "SGD",
+        settles=kind in _SETTLE,
     )
