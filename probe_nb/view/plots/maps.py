@@ -79,9 +79,9 @@ def _norm(values: Floats, *, signed: bool) -> colors.Normalize:
 
 def _told_apart(sizes: Floats) -> tuple[float, float]:
     """Return the sizes between which colours differ: a few far away must not hide the rest."""
-    low, high = np.quantile(sizes, _MOST)
+    low, high = map(float, np.quantile(sizes, _MOST))  # numpy's own warn where they overflow
     room = max(10.0, high / low)
-    return max(float(sizes.min()), float(low / room)), min(float(sizes.max()), float(high * room))
+    return max(float(sizes.min()), low / room), min(float(sizes.max()), high * room)
 
 
 def bad_cells(

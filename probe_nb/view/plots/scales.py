@@ -101,7 +101,7 @@ def steps_along(ax: Axes, steps: Sequence[int] | None = None) -> None:
 def is_wide(values: Any, ratio: float) -> bool:
     """Tell whether positive numbers differ so much that only a log axis shows them all."""
     there = np.abs(values[np.isfinite(values) & (values != 0)])
-    return bool(len(there)) and bool(there.max() >= ratio * there.min())
+    return bool(len(there)) and float(there.max()) >= ratio * float(there.min())
 
 
 def log_values(axis: Axis, values: Any, *, log: bool | None) -> bool:

@@ -85,6 +85,20 @@ def test_a_module_is_written_as_it_is_called_whatever_that_is(name, module):
     assert any(shown in text and not math_ for text, math_ in written)
 
 
+@pytest.mark.parametrize("name", ["trend", "heatmap"])
+@pytest.mark.parametrize("sizes", [(1e305, 1e307), (1e307, 1.1e307)], ids=str)
+def test_numbers_near_the_end_of_float64_are_drawn_without_a_warning(name, sizes):
+    rows = [
+        {"module": "fc", "role": "output", "direction": "forward", "leaf": "0", "step": step}
+        | {"absmax": size, "numel": 1}
+        for step, size in enumerate(sizes)
+    ]
+    ax = CALLS[name](records.run(rows).plot, "fc")
+    draw(ax)
+    if name == "trend":
+        assert max(ax.lines[0].get_ydata()) == max(sizes)
+
+
 def test_names_that_begin_with_an_underscore_are_in_the_legend():
     rows = [{"module": m, "absmax": 1.0} for m in ("_a", "_b")]
     assert words(records.run(rows).plot.trend("*")) == ["_a", "_b"]
