@@ -12,6 +12,7 @@ Three things look like a fault and are none:
 
 from __future__ import annotations
 
+from bisect import insort
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -170,48 +171,97 @@ class Scaled(Protocol):
         """What is not finite."""
 
 
+@dataclass(frozen=True, order=True)
+class Overflow:
+    """The first gradient of a step that was not finite under a loss scale."""
+
+    order: int
+    row: int
+    site: int
+    scale: float
+
+
 @dataclass
 class ScalerSteps:
     """The steps whose gradients were measured under a loss scale.
 
+    Steps may come in pieces, and overlap: none is good or bad for certain before it is old.
+
     Attributes:
         last: The last of them, -1 if there is none.
         overflowed: Those with a non-finite gradient, rising.
-        streak: How many of them in a row, up to the last one, overflowed.
-        row, site: The first non-finite gradient of the streak.
-        scale: Its loss scale.
     """
 
     last: int = -1
     overflowed: list[int] = field(default_factory=list)
-    streak: int = 0
-    row: int = -1
-    site: int = -1
-    scale: float = np.nan
+    _recent: dict[int, Overflow | None] = field(default_factory=dict)
+    _old: tuple[int, int, Overflow | None] = (-1, 0, None)  # the last one, the streak up to it
+
+    @property
+    def streak(self) -> int:
+        """How many of them in a row, up to the last one, overflowed."""
+        return self._streak()[0]
+
+    @property
+    def row(self) -> int:
+        """The first non-finite gradient of the streak, -1 if there is none."""
+        first = self._streak()[1]
+        return -1 if first is None else first.row
+
+    @property
+    def site(self) -> int:
+        """Its site."""
+        first = self._streak()[1]
+        return -1 if first is None else first.site
+
+    @property
+    def scale(self) -> float:
+        """Its loss scale."""
+        first = self._streak()[1]
+        return np.nan if first is None else first.scale
 
     def add(self, block: Arrays, found: Scaled, first_row: int) -> None:
         """Take in the scaled gradients of a block."""
         rows = np.flatnonzero(found.scaled)
-        if not len(rows):
-            return
-        bad_rows = rows[found.loud[rows]]
         step: Any = block["step"]
-        bad = dict.fromkeys(step[bad_rows].tolist())
+        bad = rows[found.loud[rows]]
+        bad = bad[np.lexsort((block["order"][bad], step[bad]))]
+        steps, where = np.unique(step[bad], return_index=True)
+        firsts = {
+            each: Overflow(
+                int(block["order"][row]),
+                first_row + row,
+                int(block["site"][row]),
+                float(block["loss_scale"][row]),
+            )
+            for each, row in zip(steps.tolist(), bad[where].tolist(), strict=True)
+        }
         for each in np.unique(step[rows]).tolist():
-            self._step(each, bad=each in bad)
-        if self.streak and len(bad_rows):
-            start = self.overflowed[-self.streak]
-            inside = bad_rows[step[bad_rows] >= start]
-            if self.row < 0 and len(inside):
-                row = inside[np.lexsort((block["order"][inside], step[inside]))[0]]
-                self.row, self.site = first_row + int(row), int(block["site"][row])
-                self.scale = float(block["loss_scale"][row])
+            self._take(each, firsts.get(each))
 
-    def _step(self, step: int, *, bad: bool) -> None:
-        again = step == self.last
-        self.last = max(step, self.last)
-        if bad and not (again and self.overflowed[-1:] == [step]):
-            self.overflowed.append(step)
-            self.streak += 1
-        elif not bad and not again:
-            self.streak, self.row, self.site = 0, -1, -1
+    def _take(self, step: int, found: Overflow | None) -> None:
+        if step <= self._old[0]:
+            return
+        known = self._recent.get(step)
+        both = [each for each in (known, found) if each is not None]
+        self._recent[step] = min(both, default=None)
+        if known is None and found is not None:
+            insort(self.overflowed, step)
+        self.last = max(self.last, step)
+        if len(self._recent) > _OPEN:
+            oldest = min(self._recent)
+            _, streak, first = self._old
+            gone = self._recent.pop(oldest)
+            self._old = (oldest, streak + 1, first or gone) if gone else (oldest, 0, None)
+
+    def _streak(self) -> tuple[int, Overflow | None]:
+        streak, first = 0, None
+        for step in sorted(self._recent, reverse=True):
+            if self._recent[step] is None:
+                return streak, first
+            streak, first = streak + 1, self._recent[step]
+        return self._old[1] + streak, self._old[2] or first
+
+
+_OPEN: Final = 32
+"""Scaled steps of which a piece may still come."""

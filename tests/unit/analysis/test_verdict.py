@@ -4,6 +4,10 @@ import numpy as np
 import pytest
 
 from probe_nb.analysis import verdict as v
+from probe_nb.analysis.alarms import ScalerSteps
+from probe_nb.analysis.births import Marks, Sorts
+from probe_nb.store.columns import Columns
+from tests.records import append
 from tests.unit.view.make_runs import Book, hundred_layers, info
 
 NAN, INF = np.nan, np.inf
@@ -70,9 +74,13 @@ class TestNonFinite:
             "+Inf first appeared at step 0 in a"
         )
 
-    def test_minus_inf_in_an_output_is_named(self):
-        found = judged(Book().add("a", [1.0], "input").add("a", [1.0, -INF]))
-        assert (found.kind, found.sentence[:19]) == ("bad", "-Inf first appeared")
+    @pytest.mark.parametrize(("kind", "said"), [("NLLLoss", "bad"), ("Linear", "ok")])
+    def test_minus_inf_in_an_output_is_named_if_it_is_a_losss(self, kind, said):
+        book = Book().add("a", [1.0], "input", kind=kind).add("a", [1.0, -INF], kind=kind)
+        found = judged(book)
+        assert found.kind == said
+        assert ("-Inf first appeared" in found.sentence) == (said == "bad")
+        assert ("-Inf in 1 output that did no harm" in found.detail) == (said == "ok")
 
     def test_what_ran_first_comes_first_where_steps_overlap(self):
         book = Book().add("early", [NAN, 1.0], step=5).add("late", [NAN, 1.0], step=4)
@@ -186,6 +194,30 @@ class TestLossScale:
         for step in range(6):
             book.add("a", [NAN, 1.0], "param_grad", step=step, loss_scale=2.0)
         assert judged(book).kind == "bad"
+
+    @pytest.mark.parametrize("steps", [3, 9, 50])
+    def test_it_does_not_matter_in_what_pieces_overflowing_steps_come(self, steps):
+        """Each step has a good half and a bad one; before the last good step all is forgiven."""
+        pieces = [(0, 1.0, 7), (1, INF, 1), (2, 1.0, 2)]
+        for step in range(3, 3 + steps):
+            pieces += [(step, 1.0, 0), (step, INF, step)]
+        pieces[-3], pieces[-2] = pieces[-2], pieces[-3]  # a step ends after the next has begun
+        rows = [
+            {"module": "a", "role": "grad_output", "step": step, "loss_scale": 2.0 + scale}
+            | {"posinf_count": int(value == INF)}
+            for step, value, scale in pieces
+        ]
+        for cut in (1, 2, len(rows)):
+            columns, scaler = Columns(), ScalerSteps()
+            for begin in range(0, len(rows), cut):
+                append(columns, rows[begin : begin + cut])
+            sorts = Sorts(columns.tables.sites.values)
+            sorts.grow(1)
+            for first, block in columns.chunks():
+                scaler.add(block, Marks.of(block, sorts), first)
+            assert scaler.overflowed == [1, *range(3, 3 + steps)]
+            assert (scaler.streak, scaler.last) == (steps, 2 + steps)
+            assert (scaler.scale, rows[scaler.row]["step"]) == (5.0, 3)
 
     def test_a_forward_nan_is_bad_whatever_the_scaler_does(self):
         book = Book().add("a", [NAN, 1.0]).add("a", [NAN, 1.0], "grad_output", loss_scale=8.0)
