@@ -23,8 +23,8 @@ class Hearer:
     def __init__(self, columns: Columns, info: RunInfo, hear: Callable[[Finding], object]) -> None:
         """Read these records, which grow."""
         self._info = info
-        self._tally = Tally(columns)
-        self._judge = Judge(self._tally)
+        self._columns = columns
+        self._judge: Judge | None = None
         self._hear: Callable[[Finding], object] | None = hear
         self._told: dict[Any, int] = {}
         self._busy = False
@@ -35,13 +35,24 @@ class Hearer:
             return
         self._busy = True
         try:
-            if self._tally.read():
-                self._tell(self._judge.findings(self._info))
+            judge = self._read()
+            if judge is not None:
+                self._tell(judge.findings(self._info))
         except Exception as error:
             self._hear = None
             notify(f"probe_nb stopped looking for findings while the run is open: {error!r}")
         finally:
             self._busy = False
+
+    def _read(self) -> Judge | None:
+        """Read what is new; None if nothing is.
+
+        A reading that is interrupted may have counted a part: then all is read again.
+        """
+        judge, self._judge = self._judge or Judge(Tally(self._columns)), None
+        new = judge.tally.read()
+        self._judge = judge
+        return judge if new else None
 
     def _tell(self, findings: list[Finding]) -> None:
         for each in findings:

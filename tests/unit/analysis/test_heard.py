@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 
 import pytest
@@ -10,8 +11,12 @@ from torch import nn
 from torch.nn import functional as F
 
 import probe_nb as probe
+from probe_nb.analysis.heard import Hearer
+from probe_nb.analysis.tally import Tally
 from probe_nb.errors import ProbeWarning
+from probe_nb.store.columns import Columns
 from tests.models import no_faults
+from tests.records import append, info
 
 
 def loop(model, optimizer, steps=10, bad=6, seen=lambda step: None):
@@ -130,3 +135,26 @@ def test_without_one_no_rule_is_asked_while_the_run_is_open(monkeypatch):
         assert asked == []
     assert run.findings().empty
     assert len(asked) == 1
+
+
+def test_what_ctrl_c_interrupted_is_not_counted_twice(monkeypatch):
+    """The shares of a step are those of its records, however often one tried to read them."""
+    columns, heard, times = Columns(), [], []
+    take = Tally._take_latest
+
+    def interrupted(self, *rest):
+        times.append(self)
+        if len(times) == 2:
+            raise KeyboardInterrupt
+        return take(self, *rest)
+
+    monkeypatch.setattr(Tally, "_take_latest", interrupted)
+    hearer = Hearer(columns, info(), heard.append)
+    for step in range(4):
+        append(columns, [{"step": step, "numel": 4, "zero_count": 1, "l2": 2.0}])
+        with pytest.raises(KeyboardInterrupt) if step == 1 else contextlib.nullcontext():
+            hearer()
+    window = times[-1].window
+    assert window.steps.tolist() == [0, 1, 2, 3]
+    assert window["counted"].tolist() == [[4.0] * 4]
+    assert window["square"].tolist() == [[4.0] * 4]
