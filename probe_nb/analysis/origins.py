@@ -274,6 +274,7 @@ def _first_of_sites(columns: Columns, found: list[Arrays], born: Birth) -> NDArr
     )
     by = np.argsort(order, kind="stable")
     sites, where = np.unique(site[by], return_index=True)
-    mine = columns.tables.sites.code(born.site)
-    chosen: NDArray[np.intp] = row[by][where[sites != mine]]
+    values = columns.tables.sites.values
+    other = [code != born.code and values[code] != born.site for code in sites.tolist()]
+    chosen: NDArray[np.intp] = row[by][where[other]]
     return chosen

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from probe_nb.analysis.advice import advice_for
+from probe_nb.analysis.alarms import HEADROOM, LIMITS
 from probe_nb.analysis.births import Birth
 from probe_nb.analysis.words import module, number, plural, tensor
 from probe_nb.store.columns import Columns, Filter
@@ -188,9 +189,8 @@ class Words:
         """Say when a parameter or buffer was last finite."""
         birth = self._birth
         what = "buffer" if birth.site.role == "buffer" else "parameter"
-        code = self._columns.tables.sites.code(birth.site)
         counts = tuple(name for name, _ in _COUNTED)
-        _, found = self._columns.where([_equal("site", code)], ("step", "nan_count"))
+        _, found = self._columns.where([_equal("site", birth.code)], ("step", "nan_count"))
         earlier = found["step"][(found["step"] < birth.step) & (found["nan_count"] >= 0)]
         if not len(earlier):
             first = 0 if self._info is None else self._info.config.get("first_step", 0)
@@ -257,9 +257,31 @@ class Words:
     def advice(self) -> str:
         """Say what to look at."""
         birth = self._birth
+        if birth.why == "stepped" and (settings := self._settings()):
+            return f"Look at what sets it: {', '.join(settings)}."
         if birth.why != "own":
             return _LOOK[birth.why]
-        return _BACKWARD if birth.phase == "backward" else advice_for("non_finite", birth.at.type)
+        if birth.phase == "backward":
+            return _BACKWARD
+        if near := self._near_the_end():
+            return near
+        call = f'step={birth.step}, module="{birth.at.module}"'
+        return advice_for("non_finite", birth.at.type).replace("step=…, module=…", call)
+
+    def _near_the_end(self) -> str:
+        """Say that what the call was fed was close to the end of its range already."""
+        dtypes, worst = self._columns.tables.dtypes.values, 0.0
+        for place in range(len(self._rows)):
+            dtype = dtypes[self._found["dtype"][place]]
+            inputs = self._is(self._found["site"][place], self._birth.at.module, "input", "forward")
+            if inputs and dtype in LIMITS and self._birth.kind != "-Inf":
+                worst = max(worst, self._found["absmax"][place] / LIMITS[dtype][2])
+        if not worst >= HEADROOM:
+            return ""
+        return (
+            f"Its input was at {worst:.0%} of the range of its dtype: look at what made that so "
+            "large, or keep this part in float32 or bfloat16."
+        )
 
 
 def _so(state: str) -> str:

@@ -355,5 +355,17 @@ class TestOrigin:
         assert run.findings()["module"].iloc[0] == "1"
         assert run.first_nonfinite().sentence in " ".join(repr(run).split())
 
+    def test_asking_adds_nothing_to_the_run(self):
+        """The gradient of `logits` is that of the child, which is another site."""
+        model = Do(lambda x: {"logits": model.inner(x)})
+        model.inner = nn.Linear(2, 2)
+        with no_faults(), probe.watch(model, live=False) as run:
+            (model(fed())["logits"] * NAN).sum().backward()
+        sites = list(run.columns.tables.sites.values)
+        assert (run.first_nonfinite().module, run.first_nonfinite().phase) == ("", "backward")
+        assert "(root)" not in run.first_nonfinite().after["module"].tolist()
+        run.findings()
+        assert run.columns.tables.sites.values == sites
+
     def test_an_empty_run_has_none(self):
         assert watched(nn.Linear(2, 2), steps=0).first_nonfinite() is None
