@@ -102,7 +102,10 @@ def wired(
     run = Run(info, Columns(budget=options.memory, notices=info.notices))
     expects_training = bool(optimizers) or scaling is not None
     clock = _clock(options, events, expects_training=expects_training)
-    recorder: Recorder | Keeper | Stopper = _recorder(run, options, clock, scaling, watched)
+    writer = _recorder(run, options, clock, scaling)
+    recorder: Recorder | Keeper | Stopper = writer
+    if options.keep is not None:
+        recorder = Keeper(writer, options.keep, run, watched)
     if options.stop_on is not None:
         recorder = Stopper(recorder, run, events.stopped, outputs="output" in options.roles)
     roles, tasks = frozenset(options.roles), Tasks(clock)
@@ -146,6 +149,7 @@ def wired(
             wants=Choice(options.apis).wants,
             everywhere=not options.select,
             begins=events.step_begins,
+            rewrote=writer.rewrote,
         )
     scale = scaling.scale if scaling is not None else lambda: None
     rows = StepRows(watched, clock, recorder, only, roles=roles, scale=scale)
@@ -200,16 +204,14 @@ def _recorder(
     options: WatchConfig,
     clock: Clock,
     scaling: ScalerWatch | None,
-    watched: list[Watched],
-) -> Recorder | Keeper:
-    recorder = Recorder(
+) -> Recorder:
+    return Recorder(
         run.columns,
         clock,
         Reducer(reduce_once=options.reduce_once),
         scaling.scale if scaling is not None else None,
         run.info.rank,
     )
-    return recorder if options.keep is None else Keeper(recorder, options.keep, run, watched)
 
 
 def _clock(options: WatchConfig, events: Events, *, expects_training: bool) -> Clock:

@@ -46,6 +46,8 @@ class Begun(NamedTuple):
     entered: Entered | None
     written: Any
     """What the call writes to and does not return."""
+    graph: bool
+    """Whether autograd sees what it does."""
 
 
 class _Outside(type):
@@ -71,6 +73,7 @@ class Functions:
         wants: Callable[[str, str], bool],
         everywhere: bool,
         begins: Callable[[], object],
+        rewrote: Callable[[], object],
     ) -> None:
         """Tie the parts together; nothing is seen before `open`.
 
@@ -84,11 +87,12 @@ class Functions:
             wants: Tells of a prefix and a name whether the function is recorded.
             everywhere: Record also what no chosen module runs around.
             begins: Called when a step begins with a function.
+            rewrote: Called when a function wrote where autograd does not see it.
         """
         self._clock, self._gradients, self._sink = clock, gradients, sink
         self._inputs, self._outputs = "input" in roles, "output" in roles
         self._only, self._open, self._unread = only, modules.open, modules.unread
-        self._everywhere, self._begins = everywhere, begins
+        self._everywhere, self._begins, self._rewrote = everywhere, begins, rewrote
         self._namer = Namer(wants)
         self._counts: Counter[str] = Counter()
         self._sites: dict[tuple[Watched | None, str], Watched] = {}
@@ -229,10 +233,13 @@ class Functions:
         entered = None
         if seen.graph and self._gradients.reads and torch.is_grad_enabled():
             entered = self._gradients.entering(leaves)
-        return Begun(call, entered, args[0] if name == "Tensor.__setitem__" else seen.written)
+        written = args[0] if name == "Tensor.__setitem__" else seen.written
+        return Begun(call, entered, written, seen.graph)
 
     def _end(self, begun: Begun, result: Any, *, late: bool) -> None:
         call = begun.call
+        if not begun.graph:
+            self._rewrote()
         leaves = results(begun.written if result is None else result, self._unread)
         if self._outputs:
             for leaf, t in leaves:

@@ -32,6 +32,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 import probe_nb as probe
+from tests.distributed.collectives import collectives
 from tests.models import no_faults
 
 STEPS, MICRO_STEPS = 2, 2
@@ -293,4 +294,5 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
         tensor_parallel(local=False), model=mlp, data=same_batch, options=only_rank_0
     ),
     "group destroyed": outlives_the_group,
+    "collectives": collectives,
 }

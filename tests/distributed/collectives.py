@@ -1,0 +1,60 @@
+"""Collectives at API level, in one process of several. Nothing is asserted here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import probe_nb as probe
+from tests.models import no_faults
+
+COLUMNS = ["api", "call", "role", "leaf", "status", "numel", "min", "max", "mean"]
+
+
+def used(rank: int, world: int) -> list[list[float]]:
+    """Call every collective that gloo has; return what each left."""
+    own = torch.full((2,), float(rank + 1))
+    summed, sent, shown = own.clone(), own.clone(), own.clone()
+    dist.all_reduce(summed)
+    dist.broadcast(sent, src=1)
+    dist.reduce(shown, dst=0)
+    gathered = [torch.empty(2) for _ in range(world)]
+    dist.all_gather(gathered, own)
+    whole = torch.empty(2 * world)
+    dist.all_gather_into_tensor(whole, own)
+    pieces = [torch.full((1,), 10.0 * rank + n) for n in range(world)] if rank == 0 else None
+    piece = torch.empty(1)
+    dist.scatter(piece, pieces, src=0)
+    if rank == 0:
+        dist.send(own, dst=1)
+        got = own
+    else:
+        got = torch.empty(2)
+        dist.recv(got, src=0)
+    later = own.clone()
+    dist.all_reduce(later, async_op=True).wait()
+    return [t.tolist() for t in (summed, sent, *gathered, whole, piece, got, later)]
+
+
+def collectives() -> dict[str, Any]:
+    """Call them without and with a watch; say what was replaced, and what was seen."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    names = ("all_reduce", "broadcast", "all_gather", "scatter", "send", "recv")
+    before = [(getattr(dist, n), getattr(dist.distributed_c10d, n)) for n in names]
+    bare = used(rank, world)
+    with no_faults(), probe.watch(level="api", apis="core", live=False) as run:
+        replaced = dist.all_reduce is not before[0][0]
+        seen = used(rank, world)
+    with probe.watch(torch.nn.Linear(1, 1), live=False):
+        at_module_level = dist.all_reduce is not before[0][0]
+    after = [(getattr(dist, n), getattr(dist.distributed_c10d, n)) for n in names]
+    rows = run.df[COLUMNS].astype({"api": str, "role": str, "leaf": str, "status": str})
+    return {
+        "bare": bare,
+        "seen": seen,
+        "replaced": (replaced, at_module_level, after == before),
+        "rank": run.info.rank,
+        "rows": rows.to_dict("records"),
+    }
