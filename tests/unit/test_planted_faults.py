@@ -23,7 +23,7 @@ SOUND = [
     *("digits_cnn", "copying_transformer", "resnet", "lstm", "autocast_float16"),
     *("frozen_backbone", "healthy_gan", "healthy_vae", "bias_that_cancels"),
 ]
-"""Some of each; `python -m benchmarks.faults` asks of all."""
+"""Some of each, asked in every run of the tests; `python -m benchmarks.faults` asks of all."""
 
 
 def by_name(case):
@@ -71,8 +71,14 @@ def test_the_sets_are_as_large_as_is_said_of_them():
 def test_the_first_finding_names_the_planted_module():
     results = [judged(case) for case in PLANTED.faults if case.name in SAMPLE]
     assert len(results) == len(SAMPLE)
-    assert [(r.name, r.first) for r in results if r.verdict == "wrong"] == []
-    assert [(r.name, r.first) for r in results if r.verdict != "right"][1:] == []
+    assert [(r.name, r.verdict, r.first) for r in results if r.verdict != "right"] == []
+
+
+@pytest.mark.slow
+def test_of_thirty_faults_the_first_finding_names_the_module_of_twenty_seven():
+    others = [judged(case) for case in PLANTED.faults if case.name not in SAMPLE]
+    missed = [(r.name, r.verdict, r.first) for r in others if "right" not in r.verdict]
+    assert len(missed) <= len(PLANTED.faults) // 10, missed
 
 
 @pytest.mark.parametrize("case", [h for h in HEALTHY if h.name in SOUND], ids=by_name)
