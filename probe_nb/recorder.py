@@ -146,6 +146,11 @@ class Recorder:
         )
         notify(message)
 
+    def rewrote(self) -> None:
+        """Take no tensor as seen: something was written that no version tells of."""
+        with self._lock:
+            self._reducer.forget()
+
     def _spot(self, watched: Watched, where: Where) -> Spot:
         """Return what the rows of a site have in common."""
         role, leaf = where[0], printable(where[1])
