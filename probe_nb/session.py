@@ -25,6 +25,7 @@ from probe_nb.observe.aside import aside
 from probe_nb.observe.attach import Attachment
 from probe_nb.observe.functions import Functions
 from probe_nb.observe.only import Range
+from probe_nb.observe.optimizers import as_optimizers
 from probe_nb.observe.select import (
     Tree,
     add_modules,
@@ -70,6 +71,12 @@ class Session:
         self._functions = rooms.functions
         self._attachment = rooms.attachment
         alert_rules.checked(options.alerts)
+        self.run.info.notices += [
+            f"`{type(each).__name__}` was named as an optimizer and holds no parameter of what is "
+            "watched: was it made before the model was replaced?"
+            for each in as_optimizers(optimizer)
+            if not self.holds_watched(each)
+        ]
         self.listeners: list[Callable[[], None]] = []
         if options.on_finding is not None:
             self.listeners.append(Hearer(self.run.columns, self.run.info, options.on_finding))

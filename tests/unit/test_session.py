@@ -349,3 +349,13 @@ def test_what_cannot_be_written_down_at_the_end_keeps_no_hook():
     assert session.sessions() == ()
     assert run.info.ended == "finished"
     assert any("the end of the watch was not written down whole" in n for n in run.info.notices)
+
+
+def test_an_optimizer_of_another_model_is_told_in_the_run():
+    model, other = layer(), layer()
+    mine, stale = (torch.optim.SGD(each.parameters(), lr=0.1) for each in (model, other))
+    with probe.watch(model, optimizer=[stale, mine], live=False) as run:
+        model(X).sum().backward()
+    told = "`SGD` was named as an optimizer and holds no parameter of what is watched: "
+    assert run.info.notices == [told + "was it made before the model was replaced?"]
+    assert "was it made before the model was replaced?" in " ".join(repr(run).split())
