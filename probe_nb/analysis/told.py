@@ -10,8 +10,9 @@ import numpy as np
 from probe_nb.analysis.advice import advice_for
 from probe_nb.analysis.alarms import HEADROOM, LIMITS
 from probe_nb.analysis.births import Birth
+from probe_nb.analysis.past import Past
 from probe_nb.analysis.words import module, number, plural, tensor
-from probe_nb.store.columns import Columns, Filter
+from probe_nb.store.columns import Columns
 from probe_nb.terms import COUNTS, STATISTICS, RunInfo, Site, shown
 
 _COUNTED: Final = (("nan_count", "NaN"), ("posinf_count", "+Inf"), ("neginf_count", "-Inf"))
@@ -22,15 +23,22 @@ _LOOK: Final = {
     "held": "Look at how it was made or loaded, and at the optimizer step before.",
     "fed": "Look at the batch of this step.",
     "loss": "Look at the loss, and at what else is computed from the output of the model.",
-    "weight": "Look at the largest values that this module was fed with.",
+    "weight": "Look at what its forward does with this parameter, and at the largest values that "
+    "it was fed with.",
     "handed": "Look at what changes gradients after the backward: clipping, unscaling, your own "
     "code.",
     "stepped": "Look at the learning rate, at `eps`, and at the state of this parameter.",
 }
-_BACKWARD: Final = (
-    "Its derivative has a pole where its value is fine: sqrt or norm at 0, division, log, or a "
-    "`torch.where` whose other branch is not finite."
+_LOOK_BACK: Final = {**_LOOK, "after": _LOOK["before"], "before": _LOOK["after"], "own": ""}
+_POLES: Final = (
+    "Usual causes are derivatives with a pole where the value is fine: sqrt or norm at 0, acos or "
+    "asin at 1, log, division, or a `torch.where` whose other branch is not finite."
 )
+_WRITTEN: Final = (
+    "No optimizer writes buffers: a forward in train mode does, and one with NaN in its input "
+    "spoils them. Look also at how it was made or loaded."
+)
+_ASK: Final = "step=…, module=…"
 _SHOWN: Final = 4
 
 
@@ -42,6 +50,7 @@ class Words:
         self._columns = columns
         self._birth = birth
         self._info = info
+        self._past = Past(columns, birth)
         sites = columns.tables.sites.values
         self._several = len({site.model for site in sites if site.model}) > 1
         names = ("site", "numel", "dtype", *STATISTICS, *COUNTS)
@@ -53,7 +62,8 @@ class Words:
     def sentence(self) -> str:
         """Say what appeared, when and where."""
         birth = self._birth
-        begin = f"{birth.kind} first appeared at step {birth.step}"
+        seen = "was first seen" if self._past.unseen else "first appeared"
+        begin = f"{birth.kind} {seen} at step {birth.step}"
         if birth.between is None:
             return f"{begin} in {self._place(birth.site)}"
         return f"{begin} {self._between(*birth.between)}"
@@ -76,7 +86,7 @@ class Words:
         if self._birth.why == "after":
             return f"after {first} (its gradient was finite): {of}"
         if self._birth.why == "before":
-            return f"before {second} (the gradient that arrived there was not finite): {of}"
+            return f"{of}, before {second} was reached (what arrived there was not finite)"
         return (
             f"between {first} (its gradient was finite) and {second} (the gradient that arrived "
             f"there was not): {of}"
@@ -91,9 +101,7 @@ class Words:
         """Say how much is not finite, what it was made from, and what could not be seen."""
         birth = self._birth
         parts = [self._counted(), *self._why()]
-        if birth.between is not None and (
-            self._info is not None and self._info.config.get("select")
-        ):
+        if birth.between is not None and self._is_selected():
             parts.append("modules that `select` leaves out may lie in between")
         if birth.at.type:
             name = module(replace(birth.at, api=""), several=self._several)
@@ -146,17 +154,32 @@ class Words:
 
     def _before(self) -> list[str]:
         if self._birth.phase == "backward":
-            return ["no module computes there: it is the parent's own code"]
+            return [f"no module computes there: it is the parent's own code, {self._mirrored()}"]
         return ["it arose in the code between modules"]
+
+    def _mirrored(self) -> str:
+        """Say where that code stands in the forward, which runs the other way."""
+        assert self._birth.between is not None  # noqa: S101 - it is code between modules
+        first, second = (shown(path) for path in self._birth.between)
+        where = {"before": f"after {second}", "after": f"before {first}"}
+        return f"in its forward {where.get(self._birth.why, f'between {second} and {first}')}"
 
     def _loss(self) -> list[str]:
         state = self._state(self._birth.at.module, "output")
         return [f"the output was {state}: it came from the loss, or from what else used the output"]
 
     def _fed(self) -> list[str]:
-        if not self._birth.site.module:
+        if not self._is_inner():
             return ["the model was fed with it"]
-        return ["it came from code around the watched modules"]
+        said = ["it came from code around the watched modules"]
+        return said + ["modules that `select` leaves out may have made it"] * self._is_selected()
+
+    def _is_inner(self) -> bool:
+        site = self._birth.site
+        return bool(site.module or site.api)
+
+    def _is_selected(self) -> bool:
+        return bool(self._info is not None and self._info.config.get("select"))
 
     def _weight(self) -> list[str]:
         if self._birth.site.leaf.endswith(".grad"):
@@ -173,49 +196,28 @@ class Words:
         grad = self._state(path, "param_grad", "optimizer")
         before = self._state(path, "param", "forward")
         said = [f"its gradient was {grad}", f"the parameter before the step was {before}"]
-        return said + self._settings()
-
-    def _settings(self) -> list[str]:
-        """Name the numbers of the optimizer itself that were not finite."""
-        birth, sites = self._birth, self._columns.tables.sites.values
-        codes = [n for n, s in enumerate(sites) if s.direction == "optimizer" and s.api]
-        filters = [_equal("step", birth.step), Filter("site", lambda v: np.isin(v, codes))]
-        _, found = self._columns.where(filters, ("site", *(name for name, _ in _COUNTED)))
-        bad = sum(np.maximum(found[name], 0) for name, _ in _COUNTED)
-        leaves = dict.fromkeys(sites[code].leaf for code in found["site"][np.asarray(bad) > 0])
-        return [f"`{leaf}` of the optimizer was not finite" for leaf in leaves]
+        return said + [f"{leaf} of the optimizer was not finite" for leaf in self._past.settings()]
 
     def _held(self) -> list[str]:
         """Say when a parameter or buffer was last finite."""
-        birth = self._birth
-        what = "buffer" if birth.site.role == "buffer" else "parameter"
-        counts = tuple(name for name, _ in _COUNTED)
-        _, found = self._columns.where([_equal("site", birth.code)], ("step", "nan_count"))
-        earlier = found["step"][(found["step"] < birth.step) & (found["nan_count"] >= 0)]
-        if not len(earlier):
+        step, past = self._birth.step, self._past
+        what = "buffer" if self._birth.site.role == "buffer" else "parameter"
+        if past.last < 0:
             first = 0 if self._info is None else self._info.config.get("first_step", 0)
-            since = "or since an optimizer step that was not recorded" * (birth.step > first)
+            since = "or since an optimizer step that was not recorded" * (step > first)
             said = f"the {what} held it when it was first read: it was made or loaded so"
             return [f"{said}, {since}" if since else said]
-        last, param = int(earlier.max()), what == "parameter"
-        since = f"the {what} held it before the forward, and was finite at step {last}"
-        if not param:
+        since = f"the {what} held it before the forward, and was finite at step {past.last}"
+        if past.unseen:
+            were = (
+                f"{plural(past.unseen, 'step')} in between {'was' if past.unseen == 1 else 'were'}"
+            )
+            return [f"{since}: it was written since, and {were} not recorded"]
+        if what == "buffer":
             return [f"{since}: it was written since"]
-        after = self._columns.where([_equal("step", last), self._stepped_sites()], counts)[1]
-        if not len(after["nan_count"]):
+        if not past.was_stepped():
             return [f"{since}: look at the last optimizer step"]
         return [f"{since}, also after its optimizer step: something else wrote to it"]
-
-    def _stepped_sites(self) -> Filter:
-        mine = self._birth.site
-        codes = [
-            code
-            for code, s in enumerate(self._columns.tables.sites.values)
-            if s.direction == "optimizer"
-            and s.role == "param"
-            and (s.model, s.module, s.leaf) == (mine.model, mine.module, mine.leaf)
-        ]
-        return Filter("site", lambda values: np.isin(values, codes))
 
     def _state(self, path: str, role: str, direction: str | None = None) -> str:
         """Say of the proof of one module in one role whether it was finite."""
@@ -256,17 +258,27 @@ class Words:
 
     def advice(self) -> str:
         """Say what to look at."""
-        birth = self._birth
-        if birth.why == "stepped" and (settings := self._settings()):
-            return f"Look at what sets it: {', '.join(settings)}."
-        if birth.why != "own":
-            return _LOOK[birth.why]
+        birth, why = self._birth, self._birth.why
         if birth.phase == "backward":
-            return _BACKWARD
-        if near := self._near_the_end():
-            return near
-        call = f'step={birth.step}, module="{birth.at.module}"'
-        return advice_for("non_finite", birth.at.type).replace("step=…, module=…", call)
+            return f"{_LOOK_BACK[why]} {_POLES}".strip()
+        if why == "own":
+            asked = f'step={birth.step}, module="{birth.at.module}"'
+            general = advice_for("non_finite", birth.at.type).replace(_ASK, asked)
+            return self._near_the_end() or general
+        return self._special() or _LOOK[why]
+
+    def _special(self) -> str:
+        """Say what to look at where more is known than what kind of birth it is."""
+        birth, why = self._birth, self._birth.why
+        if self._past.unseen:
+            return "Record the steps in between: `steps=` left them out, and one of them wrote it."
+        if why == "held" and birth.site.role == "buffer":
+            return _WRITTEN
+        if why == "fed" and self._is_inner():
+            return "Look at what runs before this module, or watch the whole model."
+        if why == "stepped" and (leaves := self._past.settings()):
+            return f"Look at what sets {' and '.join(leaves)}: it was not finite."
+        return ""
 
     def _near_the_end(self) -> str:
         """Say that what the call was fed was close to the end of its range already."""
@@ -286,7 +298,3 @@ class Words:
 
 def _so(state: str) -> str:
     return ", so it was born here" if state == "finite" else ""
-
-
-def _equal(column: str, value: Any) -> Filter:
-    return Filter(column, lambda values: values == value)

@@ -363,9 +363,107 @@ class TestOrigin:
             (model(fed())["logits"] * NAN).sum().backward()
         sites = list(run.columns.tables.sites.values)
         assert (run.first_nonfinite().module, run.first_nonfinite().phase) == ("", "backward")
-        assert "(root)" not in run.first_nonfinite().after["module"].tolist()
         run.findings()
         assert run.columns.tables.sites.values == sites
 
     def test_an_empty_run_has_none(self):
         assert watched(nn.Linear(2, 2), steps=0).first_nonfinite() is None
+
+
+class TestAdvice:
+    """It points at the side where the code is, in the direction in which one reads it."""
+
+    def advised(self, run):
+        found = run.first_nonfinite()
+        return found.phase, found.sentence, found.detail, found.advice
+
+    def test_a_backward_before_the_last_child_is_code_that_follows_it_in_the_forward(self):
+        x = torch.zeros(1, 2, requires_grad=True)
+        x.sqrt().sum().mul(0.0).backward()
+        assert x.grad.isnan().all()  # 0 * inf
+        model = Parent(after=lambda x: (x * 0).sqrt() * 0)
+        phase, sentence, detail, advice = self.advised(watched(model))
+        assert phase == "backward"
+        assert "in the backward of (root), before b was reached" in sentence
+        assert "in its forward after b" in detail
+        assert "Look at the code of its forward that follows this child" in advice
+        assert "sqrt or norm at 0, acos or asin at 1" in advice
+
+    def test_a_backward_after_the_first_child_is_code_that_comes_before_it_in_the_forward(self):
+        model = nn.Sequential(nn.Linear(2, 2), Parent(before=lambda x: (x * 0).sqrt() * 0))
+        phase, sentence, detail, advice = self.advised(watched(model))
+        assert phase == "backward"
+        assert "after 1.a (its gradient was finite): in the backward of 1" in sentence
+        assert "in its forward before 1.a" in detail
+        assert "Look at the code of its forward that comes before this child" in advice
+
+    def test_a_backward_between_two_children_is_named_in_the_order_of_the_forward(self):
+        run = watched(Parent(between=lambda x: x + (x * 0).sqrt() * 0))
+        phase, _, detail, advice = self.advised(run)
+        assert (phase, run.first_nonfinite().between) == ("backward", ("b", "a"))
+        assert "in its forward between a and b" in detail
+        assert "between the two" in advice
+
+    def test_a_parameter_that_meets_the_pole_itself(self):
+        class Angle(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.cosine = nn.Parameter(torch.ones(2))
+
+            def forward(self, x):
+                return x * torch.acos(self.cosine)
+
+        phase, _, _, advice = self.advised(watched(nn.Sequential(Angle())))
+        assert phase == "backward"
+        assert "does with this parameter" in advice
+        assert "acos or asin at 1" in advice
+
+    def test_the_rows_of_the_call_are_asked_for_with_a_line_to_copy(self):
+        model = nn.Sequential(nn.Linear(2, 2), Do(lambda x: x / 0))
+        run = watched(model)
+        line = run.first_nonfinite().advice.split("`")[1]
+        rows = eval(line, {"run": run})
+        assert set(rows["module"]) == {"1"}
+        assert run.first_nonfinite().rows.index.isin(rows.index).all()
+
+    def test_steps_that_were_left_out_are_not_somebody_elses_doing(self):
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        with no_faults(), probe.watch(model, optimizer=optimizer, steps="0,5", live=False) as run:
+            for step in range(6):
+                optimizer.zero_grad()
+                (model(fed()).mean() * (NAN if step == 3 else 1)).backward()
+                optimizer.step()
+        phase, sentence, detail, advice = self.advised(run)
+        assert phase == "parameter"
+        assert sentence.startswith("NaN was first seen at step 5")
+        assert "finite at step 0: it was written since, and 4 steps in between" in detail
+        assert "something else" not in detail
+        assert "Record the steps in between" in advice
+
+    def test_something_else_is_said_to_have_written_where_every_step_was_seen(self):
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        with no_faults(), probe.watch(model, optimizer=optimizer, live=False) as run:
+            for _ in range(2):
+                model(fed()).mean().backward()
+                optimizer.step()
+                nn.init.constant_(model.weight, NAN)
+        assert "at step 0, also after its optimizer step: something" in self.advised(run)[2]
+
+    def test_a_buffer_is_written_by_a_forward_and_not_by_an_optimizer(self):
+        model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).eval()
+        model[1].running_mean[0] = NAN
+        assert "No optimizer writes buffers" in self.advised(watched(model, backward=False))[3]
+
+    def test_a_learning_rate_that_is_not_finite_is_what_to_look_at(self):
+        model = nn.Linear(2, 1)
+        run = watched(model, optimizer=torch.optim.SGD(model.parameters(), lr=NAN))
+        assert "Look at what sets `group0.lr`" in self.advised(run)[3]
+
+    def test_what_an_inner_module_was_fed_with_is_no_batch(self):
+        model = nn.Sequential(Do(lambda x: x * NAN), nn.Linear(2, 2))
+        phase, _, detail, advice = self.advised(watched(model, backward=False, select="1"))
+        assert phase == "input"
+        assert "modules that `select` leaves out may have made it" in detail
+        assert "batch" not in advice
