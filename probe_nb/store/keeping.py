@@ -15,12 +15,11 @@ import numpy as np
 from probe_nb.errors import RunFormatError
 from probe_nb.store import tensors
 from probe_nb.store.kept import Kept, find
+from probe_nb.store.listing import Listing
 from probe_nb.store.stream import Stream, files_in, load
 from probe_nb.terms import RunInfo
 
 _SUFFIX: Final = ".safetensors"
-_LISTED: Final = 10_000
-"""So many tensors that are not kept are listed, the newest ones."""
 
 
 class Source(NamedTuple):
@@ -102,11 +101,10 @@ class Tensors:
         self._makes_room = makes_room
         self._source = source
         self._stays = source if source is not None and source.folder else None
-        self._known: list[Kept] = []
+        self._known = Listing()
         self._held: dict[int, deque[Kept]] = {}
         self._sizes: Counter[int] = Counter()
         self._bytes = 0
-        self._missed = 0
         self._coming: deque[Kept] = deque()
         self._lost: list[str] = []
         self._told: set[str] = set()
@@ -134,13 +132,17 @@ class Tensors:
         for each in (known := self.known()):
             if not isinstance(each.data, tensors.Stored):
                 each.data = tensors.bytes_of(each)
-        return type(self), (), {"_known": known, "_stays": self._stays}
+        return type(self), (), {"_known": Listing(known), "_stays": self._stays}
 
     def known(self) -> list[Kept]:
         """Return every tensor that was to be kept, in the order in which they came."""
         if self._source is not None:
-            self._known, self._source = self._source.read(), None
-        return list(self._known)
+            self._known, self._source = Listing(self._source.read()), None
+        return self._known.everything(self._older)
+
+    def _older(self, last: Path) -> list[Kept]:
+        """Return what the files of the stream hold, up to one of them."""
+        return [] if self._stays is None else files_in(self._stays.path, self._stays.mark, last)
 
     def saving(self, records: Path) -> Saving | None:
         """Return how to save them with the records of the run, None if there are none.
@@ -183,7 +185,7 @@ class Tensors:
                 self._refuse(kept, "budget")
                 return
             kept.data = copy()
-            self._known.append(kept)
+            self._known.add(kept)
             self._held.setdefault(kept.step, deque()).append(kept)
             self._sizes[kept.step] += kept.bytes
             self._bytes += kept.bytes
@@ -199,19 +201,10 @@ class Tensors:
 
     def _refuse(self, kept: Kept, why: str) -> None:
         kept.drop(why)
-        self._known.append(kept)
-        self._miss()
+        self._known.add(kept)
+        self._known.miss()
         if self._stream is not None:
             self._stream.put(kept)
-
-    def _miss(self) -> None:
-        """Count a tensor that is not kept; of many the oldest are not listed any more."""
-        self._missed += 1
-        if self._missed > 2 * _LISTED:
-            missed = [each for each in self._known if each.data is None]
-            old = set(missed[:-_LISTED])
-            self._known = [each for each in self._known if each not in old]
-            self._missed = _LISTED
 
     def _fits(self, kept: Kept) -> bool:
         if self._budget is None:
@@ -230,7 +223,7 @@ class Tensors:
             each = self._held[oldest][0]
             each.drop("made room")
             self._let_go(each)
-            self._miss()
+            self._known.miss()
             over -= each.bytes
 
     def _let_go(self, kept: Kept) -> None:
@@ -284,7 +277,7 @@ class Tensors:
     def _fail(self, kept: Kept, why: str, told: str) -> None:
         kept.drop(why)
         self._let_go(kept)
-        self._miss()
+        self._known.miss()
         self._tell(why, f"{told}. `run.kept()` lists which are missing.")
 
     def _tell(self, why: str, told: str) -> None:
@@ -293,7 +286,9 @@ class Tensors:
             self._told.add(why)
             self._lost.append(told)
 
-    def _written(self, kept: list[Kept], stored: list[Any], error: Exception | None) -> None:
+    def _written(
+        self, path: Path, kept: list[Kept], stored: list[Any], error: Exception | None
+    ) -> None:
         """Hear from the stream that tensors are in a file, or why they are not."""
         with self._lock:
             for each, place in zip(kept, stored, strict=True):
@@ -304,6 +299,8 @@ class Tensors:
                     self._fail(
                         each, "disk", f"the folder of kept tensors cannot be written: {error}"
                     )
+            if error is None:
+                self._known.file(path, kept)
 
 
 def streamed(folder: Path) -> tuple[RunInfo, None, Tensors]:

@@ -44,7 +44,7 @@ class Stream:
         self.mark = secrets.token_hex(8)
         self._info = info
         self.folder = Path(folder).expanduser().absolute()
-        self.written: Callable[[list[Kept], list[Any], Exception | None], None]
+        self.written: Callable[[Path, list[Kept], list[Any], Exception | None], None]
         self._numbers = itertools.count()
         self._queue: queue.SimpleQueue[Kept | None] = queue.SimpleQueue()
         self._ending = threading.Event()
@@ -131,12 +131,12 @@ class Stream:
         return batch, False
 
     def _write(self, batch: list[Kept]) -> None:
+        path = self.folder / f"{next(self._numbers):08d}.safetensors"
         try:
-            path = self.folder / f"{next(self._numbers):08d}.safetensors"
             stored, error = tensors.write(path, batch, self.mark, lasting=False), None
         except Exception as caught:
             stored, error = [None] * len(batch), caught
-        self.written(batch, stored, error)
+        self.written(path, batch, stored, error)
 
 
 def _claimed(folder: Path, text: str) -> Path:
@@ -186,15 +186,18 @@ def load(folder: Path) -> tuple[RunInfo, str]:
     return info, mark
 
 
-def files_in(folder: Path, mark: str) -> list[Kept]:
+def files_in(folder: Path, mark: str, last: Path | None = None) -> list[Kept]:
     """Return what the files of a run hold, in the order in which they were written.
+
+    With `last` those up to that file.
 
     Raises:
         FileNotFoundError: The folder is gone.
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no folder `{folder}`, in which kept tensors should be.")
-    found = (_in_file(path, mark) for path in sorted(folder.glob("*.safetensors")))
+    paths = sorted(folder.glob("*.safetensors"))
+    found = (_in_file(path, mark) for path in paths if last is None or path <= last)
     return [kept for each in found for kept in each]
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import probe_nb as probe
 from probe_nb.errors import SelectionError
-from probe_nb.store import keeping
+from probe_nb.store import listing
 from probe_nb.store.keeping import Tensors
 from probe_nb.store.kept import Kept
 
@@ -113,7 +113,7 @@ def test_a_copy_that_fails_takes_no_room():
 
 
 def test_of_very_many_that_are_not_kept_the_newest_are_listed(monkeypatch):
-    monkeypatch.setattr(keeping, "_LISTED", 10)
+    monkeypatch.setattr(listing, "LISTED", 10)
     kept = Tensors(100, makes_room=True)
     for step in range(1000):
         kept.take(entry(step, 50), lambda: np.zeros(50, np.uint8))

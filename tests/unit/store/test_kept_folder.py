@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -18,7 +20,7 @@ from torch import nn
 
 import probe_nb as probe
 from probe_nb.errors import ConfigError, ProbeWarning, RunFormatError, SelectionError
-from probe_nb.store import stream
+from probe_nb.store import listing, stream
 from probe_nb.store.keeping import Tensors
 from probe_nb.store.kept import Kept
 from probe_nb.store.stream import Stream
@@ -338,6 +340,9 @@ def test_what_it_says_of_the_run_is_json_that_anyone_reads(tmp_path):
     assert about["info"]["ended"] == "finished"
 
 
+WHERE = dict.fromkeys(("step", "call", "leaf", "micro_step", "direction", "model"))
+
+
 def entry(step, size):
     return Kept("m", "a", "forward", "input", "0", step, 0, 0, -1, "uint8", (size,), size)
 
@@ -356,6 +361,41 @@ def test_many_small_tensors_share_files_and_large_ones_do_not_wait(tmp_path, mon
     assert 2 <= len(files) <= 20
     assert [each.step for each in kept.known()] == [*range(102)]
     assert all(each.data.result().nbytes == each.bytes for each in kept.known())
+
+
+def test_of_very_many_in_files_the_older_ones_take_no_memory_and_are_read_when_asked_for(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(listing, "LISTED", 10)
+    monkeypatch.setattr(stream, "_CHUNK", 40)
+    monkeypatch.setattr(stream, "_PAUSE", 0.0)
+    gc.collect()
+    before = sum(type(each) is Kept for each in gc.get_objects())
+    run = watched(tmp_path / "kept", steps=100)
+    gc.collect()
+    assert sum(type(each) is Kept for each in gc.get_objects()) - before <= 30
+    found = run.kept()
+    assert found["step"].tolist() == [*range(100)]
+    assert set(found["status"]) == {"kept"}
+    for step in (0, 50, 99):
+        assert run.tensor("(root)", step=step).tolist() == [[step, step]]
+    again = pickle.loads(pickle.dumps(run))
+    assert again.kept()["step"].tolist() == [*range(100)]
+    assert again.tensor("(root)", step=3).tolist() == [[3, 3]]
+
+
+def test_where_older_ones_are_in_files_what_the_disk_refuses_is_listed_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(listing, "LISTED", 10)
+    kept = Tensors(25, stream=Stream(str(tmp_path / "kept"), info()))
+    kept.open()
+    for step in range(60):
+        kept.take(entry(step, 10), lambda: np.zeros(10, np.uint8))
+        kept.take(entry(step, 30), lambda: np.zeros(30, np.uint8))  # more than the budget
+        kept.finish()
+    known = kept.known()
+    assert [each.step for each in known] == [step for step in range(60) for _ in range(2)]
+    assert [each.status for each in known] == ["kept", "not kept: budget"] * 60
+    assert kept.tensor("a", "input", **WHERE | {"step": 1}).tolist() == [0] * 10
 
 
 def test_a_stream_that_was_finished_goes_on_when_more_comes(tmp_path):
