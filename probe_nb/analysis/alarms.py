@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from probe_nb.analysis.thresholds import DEFAULTS
 from probe_nb.store.table import Arrays
 from probe_nb.terms import DIRECTIONS, ROLES
 
@@ -32,7 +33,7 @@ LIMITS: Final[dict[str, tuple[int, int, float]]] = {
 }
 """Exponents of the smallest subnormal and of the largest number, and the largest number itself."""
 
-HEADROOM: Final = 0.25
+HEADROOM: Final = DEFAULTS.overflow_headroom
 """Overflow risk: above this share of the dtype's largest number, so two doublings from infinity.
 
 `GradScaler` doubles its scale as it grows, and a sum of four such values overflows. (Mixed

@@ -146,7 +146,7 @@ class Judge:
         return bits
 
     def culprit(self) -> tuple[str, First] | None:
-        """Return the first record of the gravest non-finite kind, with the name of the kind."""
+        """Return the record in which the first NaN or Inf shows, with the name of its kind."""
         return nonfinite.culprit(self.tally)
 
     def _found_trends(self) -> dict[int, NDArray[np.bool_]]:

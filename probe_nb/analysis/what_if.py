@@ -1,4 +1,8 @@
-"""What another dtype would do to the values of a run, from their exponent histograms."""
+"""What another dtype would do to the values of a run, from their exponent histograms.
+
+A value underflows where it is below the smallest number of the dtype: it becomes 0, or from half of
+that number on is rounded up to it. What a histogram cannot tell is absent, not guessed.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from probe_nb.analysis.alarms import LIMITS
+from probe_nb.analysis.thresholds import DEFAULTS
 from probe_nb.errors import SelectionError, closest
-from probe_nb.exponents import LOWEST, TARGETS
+from probe_nb.exponents import LOWEST
 from probe_nb.store.columns import Columns
 from probe_nb.store.table import Arrays
 
@@ -22,13 +27,12 @@ COLUMNS: Final = (
 )
 """The columns of `run.what_if(dtype)`."""
 
-HEADROOM: Final = 0.25
-"""Share of the range that the largest gradient may fill when scaled, as `overflow_headroom`."""
-
 _NORMAL: Final = {"float16": -14, "bfloat16": -126, "float8_e4m3fn": -6, "float8_e5m2": -14}
 """Exponent of the smallest number that has all its bits."""
 
 _EXPONENTS: Final = 256
+"""Bins of one sign, the positive ones first; the lowest holds all that is below float32's range."""
+
 _FLOATS: Final = ("float", "bfloat")
 _READ: Final = (
     *("site", "step", "min", "max", "absmax", "at_max_count", "dtype"),
@@ -48,7 +52,7 @@ def what_if(columns: Columns, dtype: Any, step: int | None = None) -> pd.DataFra
             f"`{name}` is not a dtype to ask about.{closest(name, NAMES)} Known: "
             f"{', '.join(NAMES)}."
         )
-    counts, peaks, now = _read(columns, step)
+    counts, peaks, hidden, now = _read(columns, step)
     of_tensors = np.array([not each.api for each in columns.tables.sites.values], np.bool_)
     sites = np.flatnonzero((counts.any(axis=1) | (peaks > 0)) & of_tensors)
     if step is not None and not len(sites):
@@ -56,16 +60,17 @@ def what_if(columns: Columns, dtype: Any, step: int | None = None) -> pd.DataFra
     about = [columns.tables.sites.values[site] for site in sites]
     frame = pd.DataFrame([[getattr(a, n) for n in COLUMNS[:5]] for a in about], columns=COLUMNS[:5])
     frame["dtype"] = [columns.tables.dtypes.values[code] for code in now[sites]]
-    frame["absmax"] = peaks[sites]
+    frame["absmax"] = np.where(hidden[sites] > peaks[sites], np.nan, peaks[sites])
     shares = _shares(counts[sites], peaks[sites], name)
     gradient = np.array([each.direction == "backward" for each in about], np.bool_)
     scale = _scales(peaks[sites], name)
     common = float(scale[gradient].min()) if gradient.any() else np.nan
-    lost = _under(counts[sites], TARGETS[name][0] - _exponent(common))
+    lost = _under(counts[sites], LIMITS[name][0] - _exponent(common))
     for column, values in {**shares, "loss_scale": scale, "lost": lost}.items():
         frame[column] = values
     frame.loc[~gradient, ["loss_scale", "lost"]] = np.nan
-    frame = frame.astype({"loss_scale": "Float64", "lost": "Float64"})
+    maybe = ("absmax", "underflow", "subnormal", "loss_scale", "lost")
+    frame = frame.astype(dict.fromkeys(maybe, "Float64"))
     worst = ["overflow", "underflow", "subnormal"]
     frame = frame.sort_values(worst, ascending=False, kind="stable", ignore_index=True)
     frame.attrs["loss_scale"] = common
@@ -74,12 +79,16 @@ def what_if(columns: Columns, dtype: Any, step: int | None = None) -> pd.DataFra
 
 def _read(
     columns: Columns, step: int | None
-) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
-    """Return per site how many values have each exponent, the largest, and the newest dtype."""
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """Return per site how many values have each exponent, the largest, and the newest dtype.
+
+    Third is what the largest value stays below where a mask hides it, 0 where none does.
+    """
     sites = columns.tables.sites.values
     forward = np.array([each.direction == "forward" for each in sites], np.bool_)
     counts = np.zeros(len(sites) * _EXPONENTS, np.int64)
-    peaks, now = np.zeros(len(sites)), np.zeros(len(sites), np.int64)
+    peaks, hidden = np.zeros(len(sites)), np.zeros(len(sites))
+    now = np.zeros(len(sites), np.int64)
     for _, block in columns.chunks(names=_READ):
         dtypes = columns.tables.dtypes.values
         judged = np.array([each.startswith(_FLOATS) for each in dtypes], np.bool_)[block["dtype"]]
@@ -91,12 +100,13 @@ def _read(
         counts += np.bincount(place[taken], weights, minlength=len(counts)).astype(np.int64)
         peak = block["absmax"].copy()
         masks, top = _masks(block, dtypes, judged & forward[block["site"]])
-        peak[masks] = np.maximum(block["max"][masks], 0.0)
+        peak[masks], below = _besides(block, masks, top)
+        np.fmax.at(hidden, block["site"][masks], below)
         mine = block["site"][masks].astype(np.int64) * _EXPONENTS + top - LOWEST
         np.subtract.at(counts, mine, block["at_max_count"][masks])
         np.fmax.at(peaks, block["site"][judged], peak[judged])
         now[block["site"][judged]] = block["dtype"][judged]
-    return np.maximum(counts, 0).reshape(len(sites), _EXPONENTS), peaks, now
+    return np.maximum(counts, 0).reshape(len(sites), _EXPONENTS), peaks, hidden, now
 
 
 def _masks(
@@ -108,19 +118,45 @@ def _masks(
     """
     limits = [LIMITS.get(each, (0, 0, np.inf)) for each in dtypes]
     lowest = -np.array([each[2] for each in limits])[block["dtype"]]
-    rows = np.flatnonzero(judged & (block["at_max_count"] > 0) & (block["min"] <= lowest))
+    mask = (block["min"] <= lowest) & (block["max"] < -lowest)
+    rows = np.flatnonzero(judged & (block["at_max_count"] > 0) & mask)
     return rows, np.array([each[1] for each in limits])[block["dtype"][rows]]
+
+
+def _besides(
+    block: Arrays, rows: NDArray[np.intp], top: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return how large the values besides the masks are at least, and what they stay below.
+
+    The latter is 0 where the former is exact: where no negative value can be larger.
+    """
+    where = np.full(len(block["site"]), -1)
+    where[rows] = np.arange(len(rows))
+    owner = np.repeat(where, block["hist_size"])
+    mine = (owner >= 0) & (block["hist_bins"] >= _EXPONENTS)
+    owner = owner[mine]
+    exponent = block["hist_bins"][mine].astype(np.int64) - _EXPONENTS + LOWEST
+    left = block["hist_counts"][mine].astype(np.int64)
+    left -= np.where(exponent == top[owner], block["at_max_count"][rows][owner], 0)
+    lowest = np.full(len(rows), -np.inf)
+    np.maximum.at(lowest, owner[left > 0], exponent[left > 0])
+    lowest[block["hist_size"][rows] == 0] = np.inf  # no histogram
+    positive = np.maximum(block["max"][rows], 0.0)
+    exact = positive >= 2.0 ** (lowest + 1)
+    least = np.where(np.isinf(lowest), positive, np.maximum(positive, 2.0**lowest))
+    return least, np.where(exact, 0.0, 2.0 ** (lowest + 1))
 
 
 def _shares(
     counts: NDArray[np.int64], peaks: NDArray[np.float64], name: str
 ) -> dict[str, NDArray[np.float64]]:
     """Return which shares of the values that are not zero underflow, lose bits, overflow."""
-    (low, high), normal, total = TARGETS[name], _NORMAL[name], np.maximum(counts.sum(axis=1), 1)
+    low, top, largest = LIMITS[name]
+    normal, high, total = _NORMAL[name], top + 1, np.maximum(counts.sum(axis=1), 1)
     under = _under(counts, low)
     subnormal = _under(counts, normal) - under
     over = counts[:, max(high - LOWEST, 0) :].sum(axis=1)
-    least = peaks > LIMITS[name][2]  # within the topmost bin a part may overflow: one does
+    least = peaks > largest  # within the topmost bin a part may overflow: one does
     return {
         "underflow": under,
         "subnormal": np.maximum(subnormal, 0.0),
@@ -129,18 +165,18 @@ def _shares(
 
 
 def _under(counts: NDArray[np.int64], exponent: float) -> NDArray[np.float64]:
-    """Return which share of the values is below a power of two."""
+    """Return which share of the values is below a power of two, NaN where no bin tells."""
     if np.isnan(exponent):
         return np.full(len(counts), np.nan)
     total = np.maximum(counts.sum(axis=1), 1)
     place = int(np.clip(exponent - LOWEST, 0, _EXPONENTS))
     share: NDArray[np.float64] = counts[:, :place].sum(axis=1) / total
-    return share
+    return np.where((counts[:, 0] > 0) & (place == 0), np.nan, share)
 
 
 def _scales(peaks: NDArray[np.float64], name: str) -> NDArray[np.float64]:
     """Return the largest power of two by which each largest value may be multiplied."""
-    room = HEADROOM * LIMITS[name][2] / np.maximum(peaks, 1e-300)
+    room = DEFAULTS.overflow_headroom * LIMITS[name][2] / np.maximum(peaks, 1e-300)
     scale: NDArray[np.float64] = 2.0 ** np.floor(np.log2(np.minimum(room, 2.0**126)))
     return scale
 

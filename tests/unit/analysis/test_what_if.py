@@ -103,6 +103,39 @@ class TestEdges:
         assert frame["overflow"].tolist() == [1.0, 0.0]
         assert frame["absmax"].tolist() == [1e5, 2.0]
 
+    def test_what_a_mask_hides_is_not_known(self):
+        low = -3.4028234663852886e38
+        book = Book().add("hidden", [low, -1e5, 3.0, 1.0]).add("near", [low, -2.5, 3.0])
+        book.add("larger", [low, -1e5, 3e5]).add("seen", [low, -1e5, 3.0])
+        frame = book.add("seen", [2e5], step=1).run().what_if("float16").set_index("module")
+        assert frame["absmax"].isna().to_dict() == {
+            "hidden": True, "near": True, "larger": False, "seen": False
+        }
+        assert (frame.loc["larger", "absmax"], frame.loc["seen", "absmax"]) == (3e5, 2e5)
+        assert frame.loc["hidden", "overflow"] == 1 / 3
+        assert frame.loc["near", "overflow"] == 0
+
+    def test_the_largest_number_of_both_signs_is_no_mask(self):
+        values = [-3.4028234663852886e38, 3.4028234663852886e38, 1.0, 1.0]
+        found = Book().add("a", values).run().what_if("float16").iloc[0]
+        assert (found["overflow"], found["absmax"]) == (0.5, 3.4028234663852886e38)
+
+    def test_what_is_below_the_lowest_bin_is_not_told_apart(self):
+        """Of 1e-40 bfloat16 has a subnormal, of 1e-45 nothing: a bin holds both."""
+        cast = torch.tensor([1e-40, 1e-45]).to(torch.bfloat16)
+        assert (cast != 0).tolist() == [True, False]
+        book = Book().add("a", [1e-40, 1e-45]).add("b", [1.0, 1e-30])
+        frame = book.run().what_if("bfloat16").set_index("module")
+        assert frame["underflow"].isna().to_dict() == {"a": True, "b": False}
+        assert frame["subnormal"].isna().to_dict() == {"a": True, "b": False}
+        assert book.run().what_if("float16").set_index("module").loc["a", "underflow"] == 1.0
+
+    def test_underflow_is_below_the_smallest_number_though_rounding_may_reach_it(self):
+        smallest = 2.0**-24
+        values = [0.75 * smallest, 0.25 * smallest, smallest, 1.0]
+        assert torch.tensor(values, dtype=torch.float64).half().tolist()[:2] == [smallest, 0.0]
+        assert Book().add("a", values).run().what_if("float16")["underflow"].item() == 0.5
+
     def test_the_worst_comes_first(self):
         book = Book().add("fine", [1.0]).add("small", [1e-9, 1.0]).add("large", [1e6, 1.0])
         assert book.run().what_if("float16")["module"].tolist() == ["large", "small", "fine"]
