@@ -109,7 +109,10 @@ class TestEdges:
         book.add("larger", [low, -1e5, 3e5]).add("seen", [low, -1e5, 3.0])
         frame = book.add("seen", [2e5], step=1).run().what_if("float16").set_index("module")
         assert frame["absmax"].isna().to_dict() == {
-            "hidden": True, "near": True, "larger": False, "seen": False
+            "hidden": True,
+            "near": True,
+            "larger": False,
+            "seen": False,
         }
         assert (frame.loc["larger", "absmax"], frame.loc["seen", "absmax"]) == (3e5, 2e5)
         assert frame.loc["hidden", "overflow"] == 1 / 3
