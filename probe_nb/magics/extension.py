@@ -24,7 +24,7 @@ from IPython.core.magic import (
 from IPython.display import display
 
 from probe_nb import config, session
-from probe_nb.errors import ProbeError, ProbeWarning
+from probe_nb.errors import NonFiniteError, ProbeError, ProbeWarning
 from probe_nb.magics.cell import compiled
 from probe_nb.magics.completion import matcher
 from probe_nb.magics.line import as_typed, evaluate, evaluate_models, parse, takes_model
@@ -232,17 +232,26 @@ class ProbeMagics(Magics):
         """Stop watching and return the run, which displays as its report.
 
         `run = %probe_stop` keeps it. It stops what `%probe_start` opened, else the newest session
-        that `probe.start` opened; where nothing is open it says so and does nothing.
+        that `probe.start` opened; where nothing is open it says so and does nothing. A run that
+        `--stop-on` has ended is returned as well.
         """
         _no_argument("%probe_stop", line)
         run = self._stop_own("stopped")
         if run is None:  # not `or`: a run without records is false
             run = session.stop()
         if run is None:
+            run = self._ended_by_nan()
+        if run is None:
             _say(_NOTHING)
             return None
         self._last = run
         return None if line.strip() else run
+
+    def _ended_by_nan(self) -> Run | None:
+        """Return the newest run if a NaN or Inf has ended it: nobody has been given it yet."""
+        last = self._last
+        ended = last is not None and last.info.ended.startswith(NonFiniteError.__name__)
+        return last if ended else None
 
     @line_magic
     @no_var_expand

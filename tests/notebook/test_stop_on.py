@@ -22,4 +22,5 @@ def test_the_run_is_there_after_it(kernel):
     kernel.run("model(x * float('nan'))")
     kernel.run("run = %probe")
     assert kernel.value("run.is_open, run.first_nonfinite().phase") == (False, "input")
-    assert kernel.run("%probe_stop").status == "ok"
+    kernel.run("again = %probe_stop")
+    assert kernel.value("again is run")

@@ -112,15 +112,24 @@ def of_step(grid: Grid, step: int) -> Flow:
     return Flow(grid.keys, values, bad, nothing, np.zeros(len(values), np.bool_), step)
 
 
+def _why(run: Run) -> str:
+    """Say why there are no updates."""
+    if "update" not in run.info.config.get("roles", ("update",)):
+        return ": `roles=` left them out."
+    if run.info.moved:
+        return ": the optimizer that was named made no step, or a scaler skipped every one."
+    return (
+        ". They are recorded where the optimizer is named: "
+        "`probe.watch(model, optimizer=optimizer)`."
+    )
+
+
 def ratios(run: Run, module: Modules, leaf: str | None, model: str | None) -> Grid:
     """Return the size of each update, as a share of the parameter's, over all steps."""
     columns = recorded(run)
     sites = columns.tables.sites.values
     if not any(site.role == "update" for site in sites):
-        raise SelectionError(
-            "This run has no `update` rows. They are recorded where the optimizer is named: "
-            "`probe.watch(model, optimizer=optimizer)`."
-        )
+        raise SelectionError(f"This run has no `update` rows{_why(run)}")
     keys = (*SITE, "leaf")
     rows = of_sites(columns, module, "update", ("l2", *NONFINITE, "order"), leaf=leaf, model=model)
     update = joined(rows, "l2", (*keys, "step")).astype("float64")

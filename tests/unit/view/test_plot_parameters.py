@@ -142,6 +142,20 @@ def test_without_updates_it_is_said_how_they_are_recorded():
         records.run(alone).plot.update_ratios()
 
 
+def test_where_updates_are_missing_although_the_optimizer_is_named_it_says_why():
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu")
+    cases = {"`roles=` left them out": {"roles": "output"}, "skipped every one": {"scaler": scaler}}
+    for says, options in cases.items():
+        with probe.watch(model, optimizer=optimizer, live=False, **options) as run:
+            scaler.scale(model(torch.full((1, 2), math.inf)).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        with pytest.raises(SelectionError, match=f"no `update` rows: .*{says}"):
+            run.plot.update_ratios()
+
+
 def test_the_ratios_of_a_real_training_are_those_that_torch_gives():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
