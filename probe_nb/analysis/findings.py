@@ -133,15 +133,34 @@ def _beside(scene: Scene, every: list[Finding], born: Finding) -> list[Finding]:
         or each.kind in _LASTING
         or (each.step, each.order) < (born.step, born.order)
     ]
-    if not _blown_up(scene, born):
-        return kept
+    blown_up = _blown_up(scene, born)
     then = f"it ended in {born.sentence}"
+
+    def led_there(each: Finding) -> bool:
+        if (each.step, each.order) >= (born.step, born.order):
+            return False
+        if each.kind == "overflow_risk":
+            return _fed(scene, each.site, born)
+        return blown_up and each.kind in _CAUSES
+
     return [
         replace(each, severity="error", detail="; ".join(p for p in (each.detail, then) if p))
-        if each.kind in _CAUSES and (each.step, each.order) < (born.step, born.order)
+        if led_there(each)
         else each
         for each in kept
     ]
+
+
+def _fed(scene: Scene, site: int, born: Finding) -> bool:
+    """Tell whether a module was fed, where it gave out the first Inf, the very output of a site."""
+    tally = scene.tally
+    place = np.flatnonzero(tally.window.steps == born.step)
+    mine = np.flatnonzero(tally.module == tally.module[born.site])
+    inputs = np.intersect1d(mine, scene.of_role("input"))
+    names = ("peaks", "square", "total")
+    pairs = [[tally.window[name][sites][:, place] for sites in (inputs, [site])] for name in names]
+    same = np.logical_and.reduce([taken == given for taken, given in pairs])
+    return bool((same & np.isfinite(pairs[0][0])).any())
 
 
 def _blown_up(scene: Scene, born: Finding) -> bool:

@@ -7,6 +7,7 @@ false alarm, so each lies well outside what healthy training shows.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from numbers import Real
 from typing import Any, Final
 
 from probe_nb.errors import ConfigError, closest
@@ -204,12 +205,13 @@ def with_changes(changes: dict[str, Any]) -> Thresholds:
         if name not in known:
             near = closest(name, known)
             raise ConfigError(f"`{name}` is not a threshold.{near} Known: {', '.join(known)}.")
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, Real):
             raise ConfigError(f"`{name}` is {value!r}; give a number.")
-        if not value > 0:
+        size = float(value)
+        if not size > 0:
             raise ConfigError(f"`{name}` is {value!r}; give a number above 0.")
-        if isinstance(getattr(DEFAULTS, name), int):
-            if not float(value).is_integer():
-                raise ConfigError(f"`{name}` is {value!r}; it counts, so give a whole number.")
-            changes = {**changes, name: int(value)}
+        counts = isinstance(getattr(DEFAULTS, name), int)
+        if counts and not size.is_integer():
+            raise ConfigError(f"`{name}` is {value!r}; it counts, so give a whole number.")
+        changes = {**changes, name: int(size) if counts else size}
     return replace(DEFAULTS, **changes)

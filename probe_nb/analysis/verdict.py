@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probe_nb.analysis import findings
+from probe_nb.analysis.alarms import LIMITS
 from probe_nb.analysis.finding import Finding
 from probe_nb.analysis.firsts import First
 from probe_nb.analysis.missed import missed
@@ -165,6 +166,7 @@ class Judge:
         tally, latest = self.tally, self.tally.latest
         what = f"{steps_of(len(tally.steps))}, {plural(len(tally.listed), 'module')}"
         flows = self._scene().floats & (tally.direction != DIRECTIONS.index("optimizer"))
+        flows &= ~self._masks()
         absmax = np.where(flows, latest["absmax"], np.nan)  # counts of steps are no values
         none = self.tally.firsts["bad"].overall is None
         what += ", no NaN or Inf" if none else ", no NaN or Inf was born"
@@ -175,6 +177,15 @@ class Judge:
         return Verdict(
             "ok", sentence, "; ".join(self._notes()), largest, int(latest["row"][largest])
         )
+
+    def _masks(self) -> NDArray[np.bool_]:
+        """Tell which inputs and buffers hold the lowest number of their dtype, as masks do."""
+        latest, role = self.tally.latest, self.tally.role
+        names = self.tally.columns.tables.dtypes.values
+        limits = np.array([*(LIMITS[n][2] if n in LIMITS else np.inf for n in names), np.inf])
+        taken = np.isin(role, [ROLES.index("input"), ROLES.index("buffer")])
+        lowest: NDArray[np.bool_] = latest["min"] <= -limits[latest["dtype"]]
+        return taken & lowest & (latest["at_max_count"] > 0)
 
     def _notes(self) -> list[str]:
         notes = []

@@ -52,6 +52,8 @@ def dead(scene: Scene) -> list[Finding]:
         return []  # it was not zero before it was rounded
     if np.isin(scene.from_the_loss, gradients).any():
         return [_dead(scene, gradients, "note")]
+    flows = gradients[scene.tally.parameter[gradients] < 0]
+    gradients = flows if len(flows) else gradients
     ends = last_flow(scene, scene.tally.latest["absmax"] > 0)[gradients]
     if ends.any():
         return [_dead(scene, gradients[ends])]

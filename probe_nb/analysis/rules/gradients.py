@@ -113,7 +113,7 @@ def vanishing(scene: Scene) -> list[Finding]:
     if not len(sites):
         return _along_depth(scene, sign=1)
     cut = cutting(scene)
-    cut = cut[np.isin(cut, sites)] if len(cut) else cut
+    cut = cut[last_flow(scene, scene.tally.latest["absmax"] >= scene.limits.vanished)[cut]]
     site = int(cut[0]) if len(cut) else int(sites[0])
     latest, limits = scene.tally.latest, scene.limits
     when = scene.once_here("tiny", lambda: _tiny(scene))[1]
@@ -132,7 +132,9 @@ def vanishing(scene: Scene) -> list[Finding]:
                 "what arrived at this module was far larger" if len(cut) else "",
                 scene.same_in(len(sites) - 1),
             ],
-            step=scene.since(site, when[site]),
+            step=scene.since(
+                site, when.get(site, scene.tally.window.peaks[site] < limits.vanished)
+            ),
             value=latest["absmax"][site],
             threshold=limits.vanished,
             others=sites[sites != site],

@@ -41,7 +41,7 @@ class Moves:
         cls, scene: Scene, owned: Owned, rows: Sites, steps: NDArray[np.int64], sizes: Numbers
     ) -> Moves:
         """Look at those that were moved often enough."""
-        ratios, rates = _ratios(scene, owned, sizes)[rows], rates_of(scene, owned)
+        ratios, rates = _ratios(scene, owned, sizes)[rows], rates_of(scene, owned, sizes)
         early = np.isin(steps, scene.tally.opening.steps)
         settling = [bool((rate := rates[row]) and rate.settles) for row in rows.tolist()]
         ratios[np.ix_(np.array(settling, np.bool_), early)] = np.nan
@@ -69,7 +69,9 @@ class Moves:
             return most
         peak = np.where(self.there, self.ratios, 0.0).max(axis=1, initial=0.0)
         for row in np.flatnonzero(peak > limits.update_ratio_rated):
-            most[row] = _medians(self.ratios[row, self.there[row]], limits.update_steps).max()
+            medians = _medians(self.ratios[row, self.there[row]], limits.update_steps)
+            rate = self.rates[row]
+            most[row] = medians[-1] if rate is not None and rate.settles else medians.max()
         return most
 
     @cached_property
@@ -77,7 +79,8 @@ class Moves:
         """Tell which are moved too far."""
         most, limits = self.most, self.scene.limits
         beside = np.median(self.middle) if len(self.rows) > 1 else np.inf
-        found: Table = most > limits.update_ratio
+        past = not np.isin(self.steps, self.scene.tally.window.steps).all()
+        found: Table = (most > limits.update_ratio) & (not past)  # by itself it is over, then
         found |= (most > limits.update_ratio_beside) & (most > limits.update_beside * beside)
         rated = (most > limits.update_ratio_rated) & (most > limits.rate_beside * beside)
         return found | (rated & self.far_faster)

@@ -10,6 +10,7 @@ from probe_nb.analysis.finding import Finding
 from probe_nb.analysis.firsts import First
 from probe_nb.analysis.rules.scene import BACKWARD, Scene, Table
 from probe_nb.analysis.tally import Tally
+from probe_nb.analysis.thresholds import DEFAULTS
 from probe_nb.analysis.told import Words
 from probe_nb.analysis.words import number, plural
 
@@ -64,24 +65,32 @@ def loss_scale(scene: Scene) -> list[Finding]:
         return _collapses(scene, again)
     if not scaler.streak or scaler.row < 0:
         return []
-    bad = scaler.streak >= patience
     detail = f"the loss scale was {number(scaler.scale)}; GradScaler skips such steps"
-    if bad:
-        detail += ", but a scale that does not settle means that the gradients are not finite"
-    return [
-        scene.finding(
-            "error" if bad else "note",
-            "loss_scale",
-            scaler.site,
-            f"Gradients overflowed under the loss scale in the last "
-            f"{plural(scaler.streak, 'step')}, first in {scene.place(scaler.site)}",
-            detail=[detail],
-            step=scaler.overflowed[-scaler.streak],
-            value=scaler.streak,
-            threshold=patience,
-            row=scaler.row,
-        )
-    ]
+    streak = plural(scaler.streak, "step")
+    sentence = f"Gradients overflowed under the loss scale in the last {streak}, first in "
+    sentence += scene.place(scaler.site)
+    advice, site, row = "", scaler.site, scaler.row
+    born = scene.tally.origins.unsettled() if scaler.streak >= DEFAULTS.scaler_patience else None
+    if born is not None:
+        words = scene.once(born, lambda: Words(scene.tally.columns, born, scene.info))
+        sentence, advice, site, row = words.sentence(), words.advice(), born.code, born.row
+        lasts = f"and so in each of the last {streak}, at every loss scale that was tried"
+        detail = f"{words.detail()}; {lasts}; {detail}"
+    bad = scaler.streak >= patience
+    found = scene.finding(
+        "error" if bad else "note",
+        "loss_scale",
+        site,
+        sentence,
+        detail=[detail],
+        step=scaler.overflowed[-scaler.streak],
+        value=scaler.streak,
+        threshold=patience,
+        row=row,
+        rows=() if born is None else born.proof,
+        advice=advice,
+    )
+    return [found if born is None else replace(found, module=born.at.module)]
 
 
 def _again(scene: Scene) -> list[int]:

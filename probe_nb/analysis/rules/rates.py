@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from probe_nb.analysis.rules.owned import Owned
 from probe_nb.analysis.rules.scene import OPTIMIZER, Scene
 from probe_nb.analysis.words import number
@@ -15,7 +18,7 @@ _SETTLE: Final = frozenset({"RMSprop", "Adagrad"})
 
 @dataclass(frozen=True)
 class Rate:
-    """The settings of a group, as the last step that was recorded had them.
+    """The settings of a group, in the median of some steps.
 
     Attributes:
         rate: Its learning rate.
@@ -48,19 +51,23 @@ class Rate:
         return f"by a weight decay of {number(self.decay)} {rate}" if decay else rate
 
 
-def rates_of(scene: Scene, owned: Owned) -> list[Rate | None]:
-    """Return the rate of each parameter, None where it is not known."""
-    return scene.once_here("rates", lambda: _rates_of(scene, owned))
+def rates_of(scene: Scene, owned: Owned, sizes: NDArray[np.float64]) -> list[Rate | None]:
+    """Return the rate of each parameter, None where it is not known.
 
-
-def _rates_of(scene: Scene, owned: Owned) -> list[Rate | None]:
+    Args:
+        scene: Where they are.
+        owned: The parameters.
+        sizes: The size of each site in each of the steps.
+    """
     known: dict[tuple[str, str, str], float] = {}
     classes: dict[str, str] = {}
     for site in scene.of_role("state", direction=OPTIMIZER).tolist():
         about = scene.about(site)
         group, _, name = about.leaf.partition(".")
         if about.api and name:
-            known[about.api, group, name] = float(scene.tally.latest["max"][site])
+            there = sizes[site][np.isfinite(sizes[site])]
+            if len(there):
+                known[about.api, group, name] = float(np.median(there))
             classes[about.api] = about.type
     groups = {key: _rate(known, key, classes.get(key[0], "")) for key in set(owned.group)}
     return [groups[key] for key in owned.group]

@@ -133,11 +133,20 @@ class TestThresholds:
             ({"lasting": True}, "give a number"),
             ({"gain": 0}, "give a number above 0"),
             ({"gain": NAN}, "give a number above 0"),
+            ({"lasting": 2.5}, "it counts, so give a whole number"),
+            ({"update_steps": float("inf")}, "it counts, so give a whole number"),
         ],
     )
     def test_a_mistake_is_told(self, change, words):
         with pytest.raises(ConfigError, match=words):
             Book().add("a", [1.0]).run().findings(**change)
+
+    def test_a_count_may_be_written_as_any_whole_number(self):
+        book = Book()
+        for step in range(3):
+            book.add("a", np.zeros(8), step=step).add("b", normal(), step=step)
+        for lasting in (3, 3.0, np.int64(3), np.float64(3)):
+            assert book.run().findings(lasting=lasting)["kind"].tolist() == ["dead"]
 
     def test_each_is_documented_where_it_stands_and_in_the_docs(self, pytestconfig):
         page = (pytestconfig.rootpath / "docs" / "findings.md").read_text()

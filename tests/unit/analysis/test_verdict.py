@@ -371,3 +371,12 @@ class TestEmpty:
     def test_an_open_run_waits(self):
         found = judged(Book(info=info(ended="open")))
         assert found.sentence == "Nothing recorded yet: waiting for a forward of model"
+
+
+def test_a_mask_is_not_the_largest_value_of_a_healthy_run():
+    book = Book().add("a", [-65504.0, 0.0], "input", leaf="1", dtype="float16")
+    found = judged(book.add("a", [3.0, -1.0], dtype="float16"))
+    assert (found.kind, found.sentence.split("; ")[1]) == (
+        "ok",
+        "largest |value| 3 in a (forward output)",
+    )

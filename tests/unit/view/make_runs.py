@@ -45,6 +45,7 @@ class Book:
         rank=-1,
         requires_grad=True,
         subnormal=0,
+        api="",
     ):
         """Record the statistics of `values`, or an absence with its reason."""
         direction = direction or ("backward" if role in BACKWARD else "forward")
@@ -62,7 +63,7 @@ class Book:
             "requires_grad": requires_grad,
         }
         row |= {
-            "site": tables.sites.code(Site(model, module, kind, "", direction, role, leaf)),
+            "site": tables.sites.code(Site(model, module, kind, api, direction, role, leaf)),
             "dtype": tables.dtypes.code(dtype),
             "shape": tables.shapes.code(tuple(shape if shape is not None else values.shape)),
             "device": tables.devices.code("cpu"),

@@ -1,0 +1,283 @@
+"""Rules about what trains and what does not, each on runs whose right answer is known by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.unit.analysis.test_rules import INF, NAN, findings, kinds, normal, only
+from tests.unit.view.make_runs import Book, info
+
+
+def settings(book, step, lr, *, number=0, kind="SGD", **more):
+    """Record what an optimizer says of itself in a step, in which it made one."""
+    for leaf, value in {"group0.lr": lr, **more, "skipped": 0.0}.items():
+        book.add("", [value], "state", leaf=leaf, step=step, kind=kind, direction="optimizer",
+                 api=f"optimizer.{number}", shape=())  # fmt: skip
+
+
+HELD = {"model": {"a.weight": "optimizer.0.group0", "b.weight": "optimizer.0.group0"}}
+ALL = {"roles": ["input", "output", "param", "param_grad", "update", "state"]}
+
+
+class TestStandstill:
+    def training(self, steps=12, *, lr=0.1, given=True, taken=True, moves=False, warm=0):
+        book = Book(info=info(config=ALL, moved=HELD))
+        for step in range(steps):
+            for name in "ab":
+                weight = normal(1.0, seed=step if moves else 0)
+                book.add(name, weight, "param", leaf="weight", step=step)
+                book.add(name, normal(), "input", step=step).add(name, normal(), step=step)
+            for name in "ba" if given else "":
+                book.add(name, normal(), "param_grad", leaf="weight", step=step)
+            for name in "ab" if taken else "":
+                book.add(name, normal(), "param_grad", leaf="weight", step=step,
+                         direction="optimizer")  # fmt: skip
+            settings(book, step, 0.0 if step < warm else lr)
+        return book
+
+    def test_a_rate_that_stays_at_nothing_is_said(self):
+        found = only(self.training(lr=0.0), "stuck")
+        assert (found["severity"], found["module"], found["leaf"]) == ("warning", "", "group0.lr")
+        assert (found["step"], found["threshold"]) == (0, 10)
+        assert "learning rate" in found["sentence"]
+
+    def test_a_warm_up_may_begin_at_nothing(self):
+        assert kinds(self.training(moves=True, warm=2), "warning") == []
+        assert kinds(self.training(steps=9, lr=0.0), "warning") == []
+
+    def test_gradients_that_are_gone_when_it_steps_are_said(self):
+        found = only(self.training(taken=False), "stuck")
+        assert found["severity"] == "warning"
+        assert "found no gradient in 12 steps" in found["sentence"]
+        assert "zero_grad" in found["advice"]
+
+    def test_what_moves_all_the_same_is_somebody_elses_affair(self):
+        assert kinds(self.training(taken=False, moves=True), "warning") == []
+
+    def test_steps_without_any_backward_leave_parameters_unused(self):
+        found = only(self.training(given=False, taken=False), "unused")
+        assert (found["severity"], found["value"]) == ("warning", 2)
+        assert "no backward ran" in found["detail"]
+
+    def test_what_was_not_recorded_is_not_missed(self):
+        book = self.training(given=False, taken=False)
+        book.info = info(config={"roles": ["output", "param", "state"]}, moved=HELD)
+        assert kinds(book, "warning") == []
+
+
+class TestWhereGradientsEnd:
+    """Each step: the loss sends a gradient to the root and to `c`, then `b`, then `a` get theirs."""
+
+    def flow(self, gradients, *, steps=4, dtype="float32", kind="Linear"):
+        book = Book()
+        for step in range(steps):
+            for name in "abc":
+                book.add(name, normal(), "input", step=step)
+                book.add(name, normal(), step=step, dtype=dtype, kind=kind)
+            book.add("", normal(), step=step, kind="Net", dtype=dtype)
+            for name, role, values in gradients:
+                now = values[step] if isinstance(values, list) else values
+                book.add(name, now, role, step=step, dtype=dtype)
+        return book
+
+    def test_the_module_that_cuts_is_named_and_since_when(self):
+        book = self.flow([
+            ("", "grad_output", normal()), ("c", "grad_output", normal()),
+            ("c", "grad_input", normal(1e-12)), ("b", "grad_output", normal(1e-12)),
+            ("a", "grad_output", normal(1e-13)),
+        ])  # fmt: skip
+        found = only(book, "vanishing")
+        assert (found["module"], found["role"], found["step"]) == ("c", "grad_input", 0)
+
+    def test_a_faint_branch_beside_others_is_healthy(self):
+        book = self.flow([
+            ("c", "grad_output", normal()), ("b", "grad_output", normal(1e-12)),
+            ("a", "grad_output", normal()),
+        ])  # fmt: skip
+        assert kinds(book) == []
+
+    def test_a_still_branch_beside_others_is_a_note(self):
+        book = self.flow([
+            ("c", "grad_output", normal()), ("b", "grad_output", np.zeros(8)),
+            ("a", "grad_output", normal()),
+        ])  # fmt: skip
+        assert (only(book, "dead")["severity"], only(book, "dead")["module"]) == ("note", "b")
+
+    def test_zeros_from_one_module_on_are_a_warning(self):
+        book = self.flow([
+            ("c", "grad_output", normal()), ("b", "grad_output", np.zeros(8)),
+            ("a", "grad_output", np.zeros(8)),
+        ])  # fmt: skip
+        assert only(book, "dead")["severity"] == "warning"
+
+    def test_a_bias_whose_gradient_cancels_is_a_note(self):
+        book = self.flow([("c", "grad_output", normal()), ("c", "param_grad", np.zeros(8))])
+        assert only(book, "dead")["severity"] == "note"
+        assert "cancels" in only(book, "dead")["detail"]
+
+    def test_zeros_in_float16_from_the_first_step_on_are_lost_by_rounding(self):
+        zeros = [("", "grad_output", np.zeros(8)), ("c", "grad_output", np.zeros(8))]
+        found = only(self.flow(zeros, dtype="float16"), "underflow")
+        assert (found["severity"], found["module"], found["step"]) == ("warning", "", 0)
+        assert "GradScaler" in found["advice"]
+        assert kinds(self.flow(zeros), "warning") == []
+
+    def test_a_loss_that_is_satisfied_later_sends_zeros_too(self):
+        hinge = [normal(), *[np.zeros((4, 8))] * 4]
+        book = self.flow([("", "grad_output", hinge)], steps=5, dtype="float16")
+        assert kinds(book, "warning") == []
+
+    def test_what_arrives_so_at_the_model_came_from_the_loss(self):
+        large = [*[normal()] * 8, normal(1e7)]
+        book = self.flow([("c", "grad_output", large), ("", "grad_output", large)], steps=9)
+        found = findings(book).iloc[0]
+        assert (found["module"], found["kind"], found["step"]) == ("", "exploding", 8)
+        assert "came from the loss" in found["sentence"]
+
+    def test_a_last_sigmoid_is_a_note_only_while_gradients_pass_it(self):
+        def book(behind):
+            found = Book()
+            for step in range(4):
+                found.add("a", normal(), "input", step=step).add("a", normal(), step=step)
+                found.add("s", normal(), "input", step=step)
+                found.add("s", [1e-9, 1e-9], kind="Sigmoid", step=step)
+                found.add("", [1e-9, 1e-9], kind="Net", step=step)
+                found.add("s", normal(), "grad_output", step=step, kind="Sigmoid")
+                found.add("s", normal(behind), "grad_input", step=step, kind="Sigmoid")
+                found.add("a", normal(behind), "grad_output", step=step)
+            return found
+
+        assert only(book(0.1), "saturated")["severity"] == "note"
+        assert only(book(1e-12), "saturated")["severity"] == "warning"
+
+
+class TestMasks:
+    @pytest.mark.parametrize(("one", "severity"), [(1.0, "note"), (0.3, "warning")])
+    def test_a_target_without_foreground_is_a_note(self, one, severity):
+        book = Book()
+        for step in range(9):
+            mask = np.zeros(32)
+            mask[: 0 if step == 6 else 8 + step % 3] = 1.0
+            mask[:3] *= one  # of several values: no mask
+            book.add("", mask, "input", leaf="1", step=step, kind="Net")
+            book.add("a", normal(), step=step)
+        assert only(book, "sudden_change")["severity"] == severity
+
+
+class TestRates:
+    def training(self, ratio, *, steps=60, until=60, lr=0.1, rate_of=None, kind="SGD", **more):
+        """Two groups; weights of the first are moved by `ratio` of themselves in the first steps."""
+        moved = {f"{n}.weight": f"optimizer.0.group{0 if n == 0 else 1}" for n in range(6)}
+        book = Book(info=info(config=ALL, moved={"model": moved}))
+        for step in range(steps):
+            for n in range(6):
+                book.add(f"{n}", normal(seed=step), "param", leaf="weight", step=step)
+                book.add(f"{n}", normal(), "input", step=step).add(f"{n}", normal(), step=step)
+            for n in range(6):
+                size = ratio if n == 0 and step < until else 0.001
+                book.add(f"{n}", normal(), "param_grad", leaf="weight", step=step)
+                book.add(f"{n}", normal(size), "update", leaf="weight", step=step,
+                         direction="optimizer")  # fmt: skip
+            settings(book, step, lr, kind=kind, **{"group1.lr": rate_of or lr, **more})
+        return book
+
+    def test_the_learning_rate_is_named(self):
+        found = only(self.training(0.4, lr=3.0, steps=20), "update_ratio")
+        assert "at a learning rate of 3" in found["sentence"]
+
+    def test_what_a_rate_spoilt_at_first_is_found_in_the_end(self):
+        found = only(self.training(0.4, until=7), "update_ratio")
+        assert (found["module"], found["step"]) == ("0", 0)
+        assert found["value"] == pytest.approx(0.4, rel=1e-6)
+
+    def test_a_group_a_hundred_times_faster_than_the_others(self):
+        assert kinds(self.training(0.12, lr=10.0, steps=20), "warning") == []
+        found = only(self.training(0.12, lr=10.0, rate_of=0.1, steps=20), "update_ratio")
+        assert "100 times the usual one" in found["detail"]
+
+    @pytest.mark.parametrize(
+        ("kind", "more", "words"),
+        [
+            ("AdamW", {"group0.weight_decay": 5.0}, "weight decay of 5"),
+            ("SGD", {"group0.weight_decay": 2.0, "group0.momentum": 0.5}, "weight decay of 2"),
+            ("Adam", {"group0.weight_decay": 5.0}, "at a learning rate of 0.1"),
+            ("SGD", {"group0.weight_decay": 0.1}, "at a learning rate of 0.1"),
+        ],
+    )
+    def test_weight_decay_is_named_where_it_makes_half_of_the_update(self, kind, more, words):
+        """AdamW takes lr x decay = 0.5 of a weight; SGD 0.2, and twice that by its momentum."""
+        found = only(self.training(0.5, kind=kind, steps=20, **more), "update_ratio")
+        assert words in found["sentence"]
+        assert ("weight_decay" in found["advice"]) == words.startswith("weight decay")
+
+    @pytest.mark.parametrize("kind", ["RMSprop", "Adagrad"])
+    def test_optimizers_that_begin_with_large_steps_are_judged_later(self, kind):
+        assert kinds(self.training(0.4, until=8, kind=kind, steps=30), "warning") == []
+        assert kinds(self.training(0.4, kind=kind, steps=30), "warning") == ["update_ratio"]
+
+    def test_updates_that_clipping_holds_still_are_a_warning(self):
+        book = Book(info=info(config=ALL, moved=HELD))
+        for step in range(8):
+            for name in "ab":
+                book.add(name, normal(), "param", leaf="weight", step=step)
+                book.add(name, normal(), step=step)
+            for name in "ba":
+                book.add(name, normal(), "param_grad", leaf="weight", step=step)
+            for name in "ab":
+                for role, size in (("param_grad", 1e-5), ("update", 1e-8)):
+                    book.add(name, normal(size), role, leaf="weight", step=step,
+                             direction="optimizer")  # fmt: skip
+            settings(book, step, 1e-3)
+        found = only(book, "update_ratio")
+        assert (found["severity"], "clip_grad_norm_" in found["advice"]) == ("warning", True)
+
+
+class TestNearTheEnd:
+    def test_what_fed_the_first_inf_is_the_cause(self):
+        book = Book()
+        for step in range(3):
+            book.add("wo", normal(), "input", step=step, dtype="float16")
+            book.add("wo", [50000.0, 1.0], step=step, dtype="float16")
+            book.add("drop", [50000.0, 1.0], "input", step=step, dtype="float16", kind="Dropout")
+            book.add("drop", [INF if step == 2 else 60000.0, 1.0], step=step, dtype="float16",
+                     kind="Dropout")  # fmt: skip
+        found = findings(book)
+        assert found["kind"].tolist()[:2] == ["overflow_risk", "non_finite"]
+        assert found["severity"].tolist()[:2] == ["error", "error"]
+        assert (found["module"][0], found["step"][0]) == ("wo", 0)
+        assert "76% of the range" in found["advice"][1]
+
+    def test_who_did_not_feed_it_is_not_the_cause(self):
+        book = Book()
+        for step in range(3):
+            book.add("far", [50000.0, 1.0], step=step, dtype="float16")
+            book.add("b", [2.0, 1.0], "input", step=step, dtype="float16")
+            book.add("b", [INF if step == 2 else 1.0, 1.0], step=step, dtype="float16")
+        assert findings(book)["kind"].tolist()[0] == "non_finite"
+
+    def test_a_scale_that_cannot_settle_is_told_as_the_origin(self):
+        book = Book(info=info())
+        for step in range(6):
+            book.add("a", normal(), step=step).add("", normal(), step=step, kind="Net")
+            for name in ("", "a"):
+                book.add(name, [NAN, 1.0], "grad_output", step=step, loss_scale=2.0**-step)
+        run = book.run()
+        found, origin = run.findings().iloc[0], run.first_nonfinite()
+        assert (found["kind"], found["severity"]) == ("loss_scale", "error")
+        assert (found["sentence"], found["module"]) == (origin.sentence, origin.module)
+        assert "came from the loss" in found["detail"]
+
+
+class TestDistributed:
+    def test_gradients_that_are_the_mean_over_ranks_are_no_sum(self):
+        def book(rank):
+            found = Book()
+            for step in range(4):
+                found.add("a", normal(), step=step, rank=rank)
+                found.add("a", normal(), "param_grad", leaf="weight", step=step, rank=rank)
+                found.add("a", normal(4.5), "param_grad", leaf="weight.grad", step=step, rank=rank)
+            return found
+
+        assert kinds(book(-1), "warning") == ["not_zeroed"]
+        assert kinds(book(0), "warning") == []
