@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -207,6 +207,18 @@ def _parsed(filters: Mapping[str, Any], columns: Columns) -> list[Filter]:
     return found
 
 
+def as_word(name: str, value: object) -> None:
+    """Refuse what is no text, such as a module in place of its path.
+
+    Raises:
+        SelectionError: It is none.
+    """
+    if not isinstance(value, str):
+        raise SelectionError(
+            f"`{name}` is given as a {type(value).__name__}; give it as text, as in `run.df`."
+        )
+
+
 def _among(column: str, codes: Sequence[int]) -> Filter:
     """Return a filter that only these codes pass; a code that is younger than it does not."""
     return Filter(column, lambda values: np.isin(values, np.array(codes, values.dtype)))
@@ -216,9 +228,11 @@ def _matching(
     name: str, wanted: str | Sequence[str], known: Sequence[str], *, fixed: bool
 ) -> set[str]:
     """Return the known values that the patterns match; each pattern must match something."""
-    patterns = [wanted] if isinstance(wanted, str) else list(wanted)
+    single = isinstance(wanted, str) or not isinstance(wanted, Iterable)
+    patterns: list[Any] = [wanted] if single else list(wanted)
     found: set[str] = set()
     for pattern in patterns:
+        as_word(name, pattern)
         exact = "" if name == "module" and pattern == shown("") else pattern
         hits = [exact] if exact in known else fnmatch.filter(known, exact)
         if not hits:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import pandas as pd
 
 from probe_nb.errors import SelectionError, closest
+from probe_nb.store.filters import as_word
 from probe_nb.terms import DIRECTIONS, ROLES, shown
 
 KEPT: Final = "kept"
@@ -137,6 +138,7 @@ def find(
 
 def _of_module(everything: Sequence[Kept], module: str, model: str | None) -> list[Kept]:
     """Return the tensors of one module, of which there is at least one."""
+    as_word("module", module)
     path = "" if module == shown("") else module
     known = list(dict.fromkeys(e.module for e in everything if model in (None, e.model)))
     hits = [path] if path in known else fnmatch.filter(known, path)

@@ -7,6 +7,8 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from torch import nn
 
 import probe_nb as probe
 from probe_nb.errors import SelectionError, SessionStateError
@@ -134,6 +136,23 @@ def test_an_unknown_filter_is_refused_with_the_nearest(run):
 def test_a_pattern_that_matches_nothing_names_the_nearest(run, filters, near):
     with pytest.raises(SelectionError, match=near):
         run.frame(**filters)
+
+
+def test_a_module_in_place_of_its_path_is_refused_in_words():
+    model = nn.Sequential(nn.Linear(2, 2))
+    with probe.watch(model, keep="*", live=False) as run:
+        model(torch.ones(1, 2))
+    questions = [
+        lambda module: run.frame(module=module),
+        lambda module: run.frame(module=["0", module]),
+        run.inputs,
+        lambda module: run.histogram(module, "output"),
+        run.tensor,
+    ]
+    for ask in questions:
+        for module, name in ((model[0], "Linear"), (model, "Sequential|Linear")):
+            with pytest.raises(SelectionError, match=rf"`module` is given as a ({name}); give it"):
+                ask(module)
 
 
 def test_a_known_word_without_rows_gives_an_empty_frame(run):
