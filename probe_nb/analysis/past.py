@@ -32,9 +32,9 @@ class Past:
     @cached_property
     def unseen(self) -> int:
         """How many steps were not recorded in which something may have written what was held."""
-        last, now = self.last, self._birth.step
-        if self._birth.why != "held" or last < 0:
+        if self._birth.why != "held" or self.last < 0:
             return 0
+        last, now = self.last, self._birth.step
         between = Filter("step", lambda values: (values > last) & (values < now))
         seen = self._columns.where([between], ("step",))[1]["step"]
         return now - last - 1 - len(np.unique(seen))
