@@ -140,7 +140,8 @@ with provisionalcompleter():
 
 
 OPTIONS = [
-    *("--compiled", "--first-step", "--keep", "--memory", "--micro-batches", "--name", "--no-live"),
+    *("--apis", "--compiled", "--first-step", "--keep", "--level", "--memory", "--micro-batches"),
+    *("--name", "--no-live"),
     *("--optimizer", "--recompute", "--roles", "--scaler", "--select", "--steps", "--stop-on"),
     "--token-range",
 ]
