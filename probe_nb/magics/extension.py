@@ -335,7 +335,8 @@ def _no_argument(magic: str, line: str, instead: str = "`%probe_start model`") -
 
 
 def _title(run: Run) -> str:
-    return ", ".join(f"{name} · {kind}" for name, kind in run.info.models.items())
+    models = ", ".join(f"{name} · {kind}" for name, kind in run.info.models.items())
+    return models or "functions of torch"
 
 
 def _joined(words: list[str] | None) -> str | None:
