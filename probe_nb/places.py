@@ -13,7 +13,7 @@ import torch
 
 _LIBRARIES: Final = tuple(
     {
-        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+        *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib", "scripts")),
         str(Path(torch.__file__).parent),
         str(Path(__file__).parent),
     }
@@ -21,6 +21,8 @@ _LIBRARIES: Final = tuple(
 """Folders in which nobody's own code lies."""
 
 _FROZEN: Final = "<frozen "
+_COMMAND: Final = "<string>"
+"""What `python -c` runs: around a program, as process pools start theirs, nobody's line."""
 _BACKWARD: Final = "_engine_run_backward"
 
 
@@ -42,7 +44,8 @@ def own_lines(frame: FrameType | None = None) -> str:
 def _own(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(_FROZEN) and not name.startswith(_LIBRARIES):
+        started = frame.f_back is None and name == _COMMAND
+        if not started and not name.startswith((_FROZEN, *_LIBRARIES)):
             yield frame
         frame = frame.f_back
 
