@@ -36,6 +36,8 @@ def own_lines(frame: FrameType | None = None) -> str:
     found = list(_own(here)) or _waiting()
     if not found:
         return ""
+    while len(found) > 1 and found[-1].f_code.co_filename == _COMMAND:
+        found.pop()
     inner, outer = found[0], found[-1]
     said = _place(inner)
     return said if outer is inner else f"{said}, called from {_place(outer)}"
@@ -44,8 +46,7 @@ def own_lines(frame: FrameType | None = None) -> str:
 def _own(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         name = frame.f_code.co_filename
-        started = frame.f_back is None and name == _COMMAND
-        if not started and not name.startswith((_FROZEN, *_LIBRARIES)):
+        if not name.startswith((_FROZEN, *_LIBRARIES)):
             yield frame
         frame = frame.f_back
 
