@@ -52,6 +52,13 @@ class TestStandstill:
         assert "found no gradient in 12 steps" in found["sentence"]
         assert "zero_grad" in found["advice"]
 
+    def test_last_bits_that_change_once_are_those_of_another_kernel(self):
+        book = self.training(taken=False)
+        for row in book.rows:
+            if row["step"] > 4:
+                row["l2"], row["mean"] = row["l2"] * (1 + 1e-7), row["mean"] * (1 + 1e-7)
+        assert kinds(book, "warning") == ["stuck"]
+
     def test_what_moves_all_the_same_is_somebody_elses_affair(self):
         assert kinds(self.training(taken=False, moves=True), "warning") == []
 
