@@ -96,6 +96,20 @@ def test_the_story_is_the_same_on_this_machine(executed, path):
     if path.stem == "01_first_look":
         assert found[0].startswith("✓ 29 steps, 10 modules, no NaN or Inf")
         assert found[1] == "✕ NaN first appeared at step 28 in contrast (forward output)"
+    if path.stem == "02_hunt_a_nan":
+        first = " ".join(reports(executed[path])[0]["text/plain"].split())
+        assert first.startswith(
+            "✕ NaN first appeared at step 0 between transformer.h.3.attn.c_attn (output finite) "
+            "and transformer.h.3.attn.c_proj (its input was not): in the forward of "
+            "transformer.h.3.attn"
+        )
+        said = [o.text for o in outputs(executed[path]) if o.output_type == "stream"]
+        assert any("your code: Cell In[3]:" in text for text in said)
+        assert any("c_attn returns values" in text for text in said)
+        assert said[-1].startswith("float16: 1.9")
+    if path.stem == "03_gradients_and_updates":
+        assert found[0].startswith("! ")
+        assert "anish" in found[0]
 
 
 @each_notebook
