@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import secrets
 import threading
 from collections import Counter, deque
@@ -109,6 +110,7 @@ class Tensors:
         self._lost: list[str] = []
         self._told: set[str] = set()
         self._lock = threading.RLock()
+        self._owner = os.getpid()
         if stream is not None:
             stream.written = self._written
 
@@ -248,6 +250,8 @@ class Tensors:
 
     def finish(self) -> list[str]:
         """Wait until every copy has come, and every tensor is written; may be repeated."""
+        if os.getpid() != self._owner:  # forked off: who held the lock is not there to open it
+            return []
         if self._stream is not None:
             self._stream.finish()
             self._tell_of_unwritten()

@@ -267,6 +267,31 @@ def test_a_script_that_ends_without_a_stop_leaves_all_it_kept(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_child_that_was_forked_off_while_the_thread_held_the_lock_does_not_wait_for_it(tmp_path):
+    kept = Tensors(None, stream=Stream(str(tmp_path / "kept"), info()))
+    kept.open()
+    held, done = threading.Event(), threading.Event()
+
+    def holds():
+        with kept._lock:
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=holds)
+    thread.start()
+    held.wait()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of forks with threads
+        pid = os.fork()
+    if not pid:
+        signal.alarm(5)
+        os._exit(7 if kept.finish() == [] else 1)
+    done.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_reads_what_was_kept_and_writes_nothing(tmp_path):
     model = nn.Linear(2, 2)
     with probe.watch(model, keep=probe.Keep("(root)", folder=tmp_path / "kept")) as run:
