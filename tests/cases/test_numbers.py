@@ -240,3 +240,49 @@ def test_two_masks_of_the_lowest_number_add_up_to_minus_infinity():
     assert run.df["neginf_count"].tolist() == [0, 1]
     assert run.df["posinf_count"].tolist() == [0, 0]
     assert run.df["min"].tolist()[0] == -3.3895313892515355e38
+
+
+def test_a_row_that_is_masked_whole_is_the_first_fault_and_a_causal_mask_is_none():
+    softmax = nn.Softmax(-1)
+    causal = torch.zeros(3, 3).masked_fill(torch.ones(3, 3, dtype=torch.bool).triu(1), -INF)
+    with probe.watch(softmax, live=False) as run:
+        softmax(causal)
+    assert run.first_nonfinite() is None
+    with probe.watch(softmax, live=False) as run:
+        softmax(causal)
+        softmax(torch.full((1, 3), -INF))
+    born = run.first_nonfinite()
+    assert (born.phase, born.step, born.kind) == ("forward", 1, "NaN")
+
+
+def test_a_where_whose_other_branch_is_not_finite_is_born_in_the_parents_backward():
+    """The forward is finite; 0 * exp(100)' is NaN between the two layers."""
+
+    class Switch(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(1, 1, bias=False), nn.Linear(1, 1)
+            nn.init.constant_(self.first.weight, 100.0)
+
+        def forward(self, x):
+            hidden = self.first(x)
+            return self.last(torch.where(hidden <= 0, torch.exp(hidden), 1 + hidden))
+
+    model = Switch()
+    with probe.watch(model, live=False) as run:
+        model(torch.ones(1, 1, requires_grad=True)).sum().backward()
+    assert run.frame(direction="forward")[["nan_count", "posinf_count"]].to_numpy().sum() == 0
+    born = run.first_nonfinite()
+    assert (born.phase, born.module, born.between) == ("backward", "", ("last", "first"))
+    assert {("first", "grad_input"), ("first", "param_grad")} <= set(
+        zip(born.after["module"], born.after["role"], strict=True)
+    )
+
+
+def test_one_element_and_none_are_no_alarm():
+    layer = nn.Identity()
+    with probe.watch(layer, live=False) as run:
+        for x in (torch.tensor(3.0), torch.tensor([3.0]), torch.empty(0, 4)):
+            layer(x)
+    assert run.first_nonfinite() is None
+    assert run.findings().empty
