@@ -24,7 +24,7 @@ def rows(rounds: int, watch: Stopwatch) -> list[Row]:
     model, x = encoder(_WIDTH, _LAYERS), batch(_WIDTH)
     shares = []
     with probe_nb.watch(model, live=False) as run:
-        builder = FrameBuilder(run.columns, run.info)
+        builder = FrameBuilder(run.columns, run.info, live=True)  # as the inspector does
         for _ in range(rounds + 1):
             train(model, x)
             run.step()

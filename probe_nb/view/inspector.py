@@ -47,7 +47,7 @@ class Inspector(anywidget.AnyWidget):
     def __init__(self, run: Run, builder: FrameBuilder | None = None) -> None:
         """Show `run` as it is now; `builder` may have read some of it already."""
         run.flush()
-        self._builder = builder or FrameBuilder(run.columns, run.info)
+        self._builder = builder or FrameBuilder(run.columns, run.info, live=True)
         _, status, frame = self._builder.update()
         super().__init__(sites=self._builder.sites(), status=status, frame=frame)
 
