@@ -13,6 +13,7 @@ from probe_nb.store.columns import Columns
 from probe_nb.store.filters import chosen, line, summed
 from probe_nb.store.keeping import Tensors
 from probe_nb.store.table import COLUMNS, stored, to_frame
+from probe_nb.store.values import Values
 from probe_nb.terms import RunInfo
 
 
@@ -26,6 +27,7 @@ class Records:
         self.info = info
         self.columns = Columns() if columns is None else columns
         self.tensors = Tensors() if tensors is None else tensors
+        self.value_table = Values()
         self.readers: list[Any] = []
         self._session: Recording | None = None
         self._frame: pd.DataFrame | None = None
@@ -90,6 +92,21 @@ class Records:
         """
         self.flush()
         return chosen(self.columns, filters, COLUMNS)
+
+    def values(self) -> pd.DataFrame:
+        """Return what was seen and is no tensor: one row per number, text, None and the like.
+
+        It is recorded of arguments and results with `watch(values=True)`, and of what
+        `probe.save(value, name)` is given.
+
+        Returns:
+            A DataFrame: `step`, `micro_step`, `rank`; `order`, the `order` of the row of `df` that
+            comes next; `call`, `model`, `module`, `type`, `api`, `direction`, `role`, `leaf`, as in
+            `df`; `kind`, such as `"int"`, `"str"`, `"None"`, `"torch.dtype"`, or `"object"`, of
+            which only the name of the class is known; `value`, a Python object.
+        """
+        self.flush()
+        return self.value_table.frame()
 
     def _whole(self) -> pd.DataFrame:
         columns = self.columns.tail(0, stored(COLUMNS))

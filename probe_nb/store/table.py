@@ -131,17 +131,17 @@ def _series(name: str, columns: Arrays, tables: Tables) -> Any:
     """Return one column of the frame."""
     if name in OF_SITE:
         words = [getattr(site, name) for site in tables.sites.values]
-        return _category(words, columns["site"], FIXED.get(name))
+        return category(words, columns["site"], FIXED.get(name))
     if name in ("dtype", "device", "checksum"):
-        return _category(getattr(tables, f"{name}s").values, columns[name])
+        return category(getattr(tables, f"{name}s").values, columns[name])
     if name == "status":
-        return _category(STATUSES, columns[name], STATUSES)
+        return category(STATUSES, columns[name], STATUSES)
     if name == "shape":
         return _shapes(tables.shapes.values, columns[name])
     return _NULLABLE.get(name, np.array)(columns[name])  # a copy, whoever holds the columns
 
 
-def _category(
+def category(
     labels: Sequence[str], codes: NDArray[Any], order: tuple[str, ...] | None = None
 ) -> pd.Categorical:
     """Map codes through labels that may repeat to a categorical whose categories do not."""
@@ -160,7 +160,8 @@ def _shapes(shapes: list[tuple[int, ...]], codes: NDArray[Any]) -> NDArray[np.ob
     return found
 
 
-def _integers(values: NDArray[Any]) -> pd.arrays.IntegerArray:
+def integers(values: NDArray[Any]) -> pd.arrays.IntegerArray:
+    """Return whole numbers with NA where there is no value."""
     return pd.arrays.IntegerArray(values.astype(np.int64), values == ABSENT)
 
 
@@ -174,7 +175,7 @@ def _booleans(values: NDArray[Any]) -> pd.arrays.BooleanArray:
 
 
 _NULLABLE: Final[dict[str, Callable[[NDArray[Any]], Any]]] = {
-    **dict.fromkeys(("rank", "backward", "numel", *COUNTS), _integers),
+    **dict.fromkeys(("rank", "backward", "numel", *COUNTS), integers),
     **dict.fromkeys((*STATISTICS, "loss_scale"), _floats),
     "training": _booleans,
 }
