@@ -1,0 +1,1 @@
+"""msProbe folders: the only room that knows how it spells things."""
