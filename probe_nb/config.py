@@ -8,15 +8,29 @@ from typing import Any, Final
 
 from probe_nb import grammar
 from probe_nb.errors import ConfigError
-from probe_nb.grammar import Memory, Steps, Tokens
+from probe_nb.grammar import Memory, Slice, Steps, Tokens
 from probe_nb.keep import Keep, as_keep
 from probe_nb.terms import MODULE_ROLES, Role, printable
 
 MEMORY: Final = "1GiB"
 STOPS: Final = ("nonfinite",)
-LEVELS: Final = {"module": "module", "L0": "module", "api": "api", "L1": "api", "mix": "mix"}
-"""What is recorded, and the other names of it: calls of modules, of functions, or of both."""
-_LIVE: Final = ("wants", "keep", "on_finding")
+LEVELS: Final = {
+    "module": "module",
+    "L0": "module",
+    "api": "api",
+    "L1": "api",
+    "mix": "mix",
+    "debug": "debug",
+}
+"""What is recorded, and the other names of it: calls of modules, of functions, of both, or only
+what `probe.save` is given."""
+NEEDS_MODEL: Final = ("module", "mix")
+"""The levels that cannot do without a model."""
+OF_FUNCTIONS: Final = ("api", "mix")
+"""The levels that record functions of torch."""
+CHECKSUMS: Final = ("crc32", "xor")
+MODES: Final = ("train", "eval")
+_LIVE: Final = ("wants", "wants_rank", "keep", "on_finding")
 """Options that are no plain values."""
 _STEPS: Final = 2**30
 """Where a run may begin to count its steps, so that their numbers fit what records them."""
@@ -42,8 +56,17 @@ class WatchConfig:
     stop_on: str | None = None
     alerts: dict[str, str] = field(default_factory=dict)
     keep: Keep | None = None
+    stacks: bool = False
+    structure: bool = False
+    values: bool = False
+    checksum: str | None = None
+    scope: tuple[str, str] | None = None
+    when: str | None = None
+    ranks: str | None = None
+    slices: tuple[Slice, ...] = ()
     on_finding: Callable[[Any], object] | None = field(default=None, compare=False, repr=False)
     wants: Callable[[int], bool] = field(default=lambda _: True, compare=False, repr=False)
+    wants_rank: Callable[[int], bool] = field(default=lambda _: True, compare=False, repr=False)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the options as JSON-ready values."""
@@ -51,6 +74,7 @@ class WatchConfig:
         values = {name: getattr(self, name) for name in named if name not in _LIVE}
         values["alerts"] = dict(self.alerts)
         values["keep"] = None if self.keep is None else self.keep.as_dict()
+        values["slices"] = [each._asdict() for each in self.slices]
         return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
 
@@ -72,6 +96,16 @@ def checked(
     stop_on: str | None = None,
     alerts: Mapping[str, str] | None = None,
     keep: Any = None,
+    stacks: bool = False,
+    structure: bool = False,
+    values: bool = False,
+    checksum: str | None = None,
+    scope: Sequence[str] | None = None,
+    when: str | None = None,
+    ranks: Steps = None,
+    forward_only: bool = False,
+    backward_only: bool = False,
+    slices: Any = None,
     on_finding: Callable[[Any], object] | None = None,
 ) -> WatchConfig:
     """Check every option and return them frozen.
@@ -89,7 +123,7 @@ def checked(
         raise ConfigError(f"`micro_batches` is {micro_batches!r}; give a whole number from 1 on.")
     if level not in tuple(LEVELS):
         raise ConfigError(f"`level` is {level!r}; give one of {', '.join(LEVELS)}.")
-    if apis is not None and LEVELS[level] == "module":
+    if apis is not None and LEVELS[level] not in OF_FUNCTIONS:
         raise ConfigError('`apis` chooses functions of torch; give `level="api"` or `"mix"` too.')
     if compiled not in ("stay", "eager"):
         raise ConfigError(
@@ -100,7 +134,10 @@ def checked(
     if on_finding is not None and not callable(on_finding):
         raise ConfigError(f"`on_finding` is {on_finding!r}; give a function of one finding.")
     written, wants = grammar.steps_in(steps)
-    recorded = grammar.roles_in(roles, MODULE_ROLES)
+    written_ranks, wants_rank = grammar.steps_in(ranks, "ranks")
+    recorded = grammar.one_way(
+        grammar.roles_in(roles, MODULE_ROLES), forward=forward_only, backward=backward_only
+    )
     return WatchConfig(
         level=LEVELS[level],
         apis=grammar.words("apis", apis),
@@ -118,8 +155,17 @@ def checked(
         stop_on=stop_on,
         alerts=_alerts(alerts),
         keep=as_keep(keep, recorded),
+        stacks=bool(stacks),
+        structure=bool(structure),
+        values=bool(values),
+        checksum=grammar.one_of(checksum, CHECKSUMS, "checksum"),
+        scope=grammar.scope(scope),
+        when=grammar.one_of(when, MODES, "when"),
+        ranks=written_ranks,
+        slices=grammar.slices(slices),
         on_finding=on_finding,
         wants=wants,
+        wants_rank=wants_rank,
     )
 
 

@@ -26,6 +26,8 @@ _OPTIONS: Final = (
     *("optimizer", "scaler", "level", "apis", "select", "roles", "steps", "token_range"),
     *("first_step", "micro_batches", "reduce_once", "compiled", "recompute"),
     *("keep", "stop_on", "alerts", "on_finding", "memory", "name", "live"),
+    *("stacks", "structure", "values", "checksum", "scope", "when", "ranks"),
+    *("forward_only", "backward_only", "slices"),
 )
 
 
@@ -131,6 +133,16 @@ def watch(
     stop_on: str | None = None,
     alerts: Mapping[str, str] | None = None,
     on_finding: Callable[[Any], object] | None = None,
+    scope: Any = None,
+    when: str | None = None,
+    ranks: Any = None,
+    forward_only: bool = False,
+    backward_only: bool = False,
+    slices: Any = None,
+    stacks: bool = False,
+    structure: bool = False,
+    values: bool = False,
+    checksum: str | None = None,
     memory: Memory = config.MEMORY,
     name: str | None = None,
     live: bool | None = None,
@@ -150,7 +162,7 @@ def watch(
         scaler: The `GradScaler`; gradients are divided by its scale.
         level: `"module"` (alias `"L0"`): calls of modules. `"api"` (`"L1"`): calls of functions of
             torch, such as `Functional.relu` and `Tensor.add`, also without a model. `"mix"`: both.
-            See docs/api-level.md for what this changes.
+            See docs/api-level.md for what this changes. `"debug"`: only what `probe.save` is given.
         apis: Which functions: `"core"`, `"focus"` (None), or `"all"`, with names added or taken
             out: `"core, Tensor.add, !Functional.dropout"`; a file of names ends with `.yaml`.
         select: Patterns on module paths (`"layers.*"`) and types (`"type:Linear"`); a leading
@@ -178,6 +190,18 @@ def watch(
         alerts: Rules of your own, `{name: query}`: after each step pandas is asked which of its
             rows `query` holds for, as in `"role == 'output' and absmax > 1e4"`.
         on_finding: A function that is called with each new finding as a step ends.
+        scope: The first and the last call that are recorded, such as `("layers.0", "layers.3")`:
+            each step what runs from the first on until the last has returned.
+        when: `"train"` or `"eval"`: record calls of modules whose own `training` flag says so.
+        ranks: Which processes of a distributed job record, written as steps are: `"0,4-6"`.
+        forward_only: Record nothing of the backward and of the optimizer.
+        backward_only: Record gradients alone; no tensor of the forward is reduced.
+        slices: Measure a part of each tensor: a list of `{"dim": 1, "begin": 0, "end": 16}`.
+        stacks: Keep from where in your code each module or function was called; `run.calls()`.
+        structure: Record classes, shapes and dtypes alone and reduce nothing; `run.structure()`.
+        values: Record arguments and results that are no tensors too; `run.values()`.
+        checksum: `"crc32"` or `"xor"`: also a checksum of the bytes of each tensor. It copies
+            each of them to the host, one at a time, and waits for it.
         memory: What the records may take: `"512MiB"`, `"2GB"`, a number of bytes, None for no
             limit. The oldest of what exceeds it are moved to a temporary folder (`TMPDIR`, else
             `/var/tmp`), from where the run reads them again.
@@ -223,10 +247,20 @@ def watch(
         stop_on=stop_on,
         alerts=alerts,
         on_finding=on_finding,
+        scope=scope,
+        when=when,
+        ranks=ranks,
+        forward_only=forward_only,
+        backward_only=backward_only,
+        slices=slices,
+        stacks=stacks,
+        structure=structure,
+        values=values,
+        checksum=checksum,
         memory=memory,
         name=name,
     )
-    no_model = model is None and not models and options.level == "api"
+    no_model = model is None and not models and options.level not in config.NEEDS_MODEL
     return Watch(
         {} if no_model else as_models(model, models),
         as_optimizers(optimizer),

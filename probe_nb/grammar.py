@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from probe_nb.errors import ConfigError, closest
 from probe_nb.terms import Role
@@ -13,6 +13,18 @@ from probe_nb.terms import Role
 Steps = str | int | Iterable[int] | None
 Tokens = str | Sequence[int] | None
 Memory = str | int | None
+
+_OF_BACKWARD: Final = ("grad_output", "grad_input", "param_grad")
+_OF_FORWARD: Final = ("input", "output", "param", "buffer")
+
+
+class Slice(NamedTuple):
+    """The part of a tensor along one dimension that is measured."""
+
+    dim: int
+    begin: int
+    end: int
+
 
 _UNITS: Final = {
     "": 1,
@@ -58,7 +70,75 @@ def roles_in(value: str | Sequence[str] | None, known: Sequence[Role]) -> tuple[
     return tuple(role for role in known if role in named) if named else tuple(known)
 
 
-def steps_in(value: Steps) -> tuple[str | None, Callable[[int], bool]]:
+def one_way(roles: Sequence[Role], *, forward: bool, backward: bool) -> tuple[Role, ...]:
+    """Return the roles that are left of `roles` with `forward_only` or `backward_only`.
+
+    Raises:
+        ConfigError: Both are asked for, or nothing is left.
+    """
+    if forward and backward:
+        raise ConfigError("`forward_only` and `backward_only` leave nothing; give one of them.")
+    allowed = _OF_FORWARD if forward else _OF_BACKWARD if backward else roles
+    left = tuple(role for role in roles if role in allowed)
+    if not left:
+        word = "forward_only" if forward else "backward_only"
+        raise ConfigError(f"`{word}` leaves nothing of the roles {', '.join(roles)}.")
+    return left
+
+
+def one_of(value: str | None, choices: Sequence[str], option: str) -> str | None:
+    """Return one of a few words, or None where nothing is asked for.
+
+    Raises:
+        ConfigError: It is another one.
+    """
+    if value is None or value in tuple(choices):
+        return value
+    raise ConfigError(f"`{option}` is {value!r}; give {' or '.join(choices)}, or None.")
+
+
+def scope(value: Any) -> tuple[str, str] | None:
+    """Return the names of the first and the last call of a range.
+
+    Raises:
+        ConfigError: It is no pair of names.
+    """
+    if value is None:
+        return None
+    parts = value.split(",") if isinstance(value, str) else value
+    if isinstance(parts, Sequence) and len(parts) == 2:  # noqa: PLR2004 - from and to
+        first, last = (part.strip() if isinstance(part, str) else "" for part in parts)
+        if first and last:
+            return first, last
+    raise ConfigError(
+        f"`scope` is {value!r}; give the names of the first and the last call, such as "
+        '`("layers.0", "layers.3")`.'
+    )
+
+
+def slices(value: Any) -> tuple[Slice, ...]:
+    """Return which part of each tensor is measured, as a list of `{dim, begin, end}` says.
+
+    Raises:
+        ConfigError: It is no such list.
+    """
+    if value is None:
+        return ()
+    try:
+        made = tuple(Slice(each["dim"], each["begin"], each["end"]) for each in value)
+        fits = all(type(n) is int for each in made for n in each)
+        fits = fits and all(each.dim >= 0 for each in made)
+    except (KeyError, TypeError):
+        fits, made = False, ()
+    if not fits or not made or len({each.dim for each in made}) < len(made):
+        raise ConfigError(
+            f"`slices` is {value!r}; give a list with one "
+            "`{'dim': 1, 'begin': 0, 'end': 16}` for each dimension that is cut."
+        )
+    return made
+
+
+def steps_in(value: Steps, option: str = "steps") -> tuple[str | None, Callable[[int], bool]]:
     """Turn `"0,10-20,::100"`, a number or numbers into a text and a test.
 
     >>> text, wants = steps_in("0,10-12,::100")
@@ -68,20 +148,20 @@ def steps_in(value: Steps) -> tuple[str | None, Callable[[int], bool]]:
     if value is None:
         return None, lambda _: True
     if isinstance(value, range):
-        return _range_text(value), value.__contains__
+        return _range_text(value, option), value.__contains__
     if type(value) is int:
         value = str(value)
     elif isinstance(value, int):
-        raise ConfigError(_steps_message(value))
+        raise ConfigError(_steps_message(value, option))
     if not isinstance(value, str):
         try:
             chosen = frozenset(operator.index(step) for step in value)
         except TypeError:
-            raise ConfigError(_steps_message(value)) from None
+            raise ConfigError(_steps_message(value, option)) from None
         if not chosen or min(chosen) < 0:
-            raise ConfigError(_steps_message(value))
+            raise ConfigError(_steps_message(value, option))
         return ",".join(str(step) for step in sorted(chosen)), chosen.__contains__
-    return value, numbers_in(value, "steps")
+    return value, numbers_in(value, option)
 
 
 def numbers_in(text: str, option: str) -> Callable[[int], bool]:
@@ -96,10 +176,10 @@ def numbers_in(text: str, option: str) -> Callable[[int], bool]:
     return lambda number: any(test(number) for test in tests)
 
 
-def _range_text(steps: range) -> str:
+def _range_text(steps: range, option: str) -> str:
     """Write a range as `steps` takes it."""
     if not steps or steps.step < 0 or steps.start < 0:
-        raise ConfigError(_steps_message(steps))
+        raise ConfigError(_steps_message(steps, option))
     return f"{steps.start}:{steps.stop}:{steps.step}"
 
 

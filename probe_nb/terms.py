@@ -19,6 +19,7 @@ Role = Literal[
     "param_grad",
     "update",
     "state",
+    "value",
 ]
 Status = Literal[
     "ok",
@@ -32,6 +33,9 @@ Status = Literal[
     "private_format",
     "vmapped",
     "failed",
+    "not_asked",
+    "has_nan",
+    "has_inf",
 ]
 
 DIRECTIONS: Final[tuple[Direction, ...]] = get_args(Direction)

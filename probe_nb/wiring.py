@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from torch import nn
 from torch.optim import Optimizer
 
-from probe_nb import about
+from probe_nb import about, config
 from probe_nb.config import WatchConfig
 from probe_nb.keeper import Keeper
 from probe_nb.observe.attach import Attachment
@@ -111,6 +111,8 @@ def wired(
     roles, tasks = frozenset(options.roles), Tasks(clock)
     if options.level == "api":
         roles &= OF_CALLS
+    if options.level == "debug":
+        roles = frozenset()
     gradients = Gradients(clock, recorder, roles, tasks)
     only = Only(by_id, clock)
     owned = ParameterSink(recorder, only)
@@ -131,14 +133,14 @@ def wired(
         recorder,
         roles,
         only=only,
-        records=options.level != "api",
+        records=options.level in config.NEEDS_MODEL,
         recomputes=options.recompute,
         begins=events.step_begins,
         goes_on=events.step_goes_on,
         built=built,
     )
     functions = None
-    if options.level != "module":
+    if options.level in config.OF_FUNCTIONS:
         functions = Functions(
             clock,
             gradients,
@@ -196,7 +198,7 @@ def wired(
 
 def _of_modules(roles: frozenset[Role], options: WatchConfig) -> frozenset[Role]:
     """Return the roles that modules of the model have rows of."""
-    return frozenset() if options.level == "api" else roles
+    return roles if options.level in config.NEEDS_MODEL else frozenset()
 
 
 def _recorder(

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from probe_nb.config import LEVELS, MEMORY, STOPS
+from probe_nb.config import CHECKSUMS, LEVELS, MEMORY, MODES, NEEDS_MODEL, STOPS
 from probe_nb.errors import closest
 from probe_nb.terms import MODULE_ROLES
 
@@ -67,7 +67,8 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "choices": tuple(LEVELS),
         "default": "module",
         "metavar": "LEVEL",
-        "help": "Calls of modules (module, L0), of functions of torch (api, L1), or of both (mix).",
+        "help": "Calls of modules (module, L0), of functions of torch (api, L1), of both (mix), or "
+        "only what %%probe_save is given (debug).",
     },
     "--apis": {
         "action": "append",
@@ -127,6 +128,45 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "metavar": "WHAT",
         "help": "nonfinite: raise NonFiniteError at the module where the first NaN or Inf is born.",
     },
+    "--scope": {
+        "type": unquoted,
+        "metavar": "FROM,TO",
+        "help": "The first and the last call that are recorded in a step: layers.0,layers.3.",
+    },
+    "--when": {
+        "type": unquoted,
+        "choices": MODES,
+        "metavar": "MODE",
+        "help": "Record modules in training mode (train) or in evaluation mode (eval) alone.",
+    },
+    "--ranks": {
+        "type": unquoted,
+        "metavar": "RANKS",
+        "help": "Processes of a distributed job that record, written as steps are.",
+    },
+    "--forward-only": {
+        "action": "store_true",
+        "help": "Record nothing of the backward and of the optimizer.",
+    },
+    "--backward-only": {"action": "store_true", "help": "Record gradients alone."},
+    "--stacks": {
+        "action": "store_true",
+        "help": "Keep from where in your code each module was called; run.calls() shows it.",
+    },
+    "--structure": {
+        "action": "store_true",
+        "help": "Record classes, shapes and dtypes alone; run.structure() shows the tree.",
+    },
+    "--values": {
+        "action": "store_true",
+        "help": "Record arguments that are no tensors too; run.values() lists them.",
+    },
+    "--checksum": {
+        "type": unquoted,
+        "choices": CHECKSUMS,
+        "metavar": "KIND",
+        "help": "Take a checksum of each tensor's bytes: crc32, or xor.",
+    },
     "--memory": {
         "type": unquoted,
         "default": MEMORY,
@@ -181,7 +221,7 @@ def parse(magic: Any, line: str) -> argparse.Namespace:
     except UsageError as error:
         raise UsageError(f"{error}. See `{parser.prog}?` for the options.") from None
     asked.model = " ".join(asked.model)
-    if not asked.model and LEVELS.get(asked.level) != "api":
+    if not asked.model and LEVELS.get(asked.level) in NEEDS_MODEL:
         raise UsageError(
             f"`{parser.prog}` was given no model. Write the variable that holds it, as in "
             f"`{parser.prog} model`."

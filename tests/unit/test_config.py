@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import threading
 
 import pytest
@@ -196,7 +197,42 @@ def test_a_config_is_frozen_and_can_be_written_as_json():
         "stop_on": None,
         "alerts": {},
         "keep": None,
+        "stacks": False,
+        "structure": False,
+        "values": False,
+        "checksum": None,
+        "scope": None,
+        "when": None,
+        "ranks": None,
+        "slices": [],
     }
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"checksum": "md5"}, "`checksum` is 'md5'; give crc32 or xor, or None."),
+        ({"when": "training"}, "`when` is 'training'; give train or eval, or None."),
+        ({"scope": "fc1"}, "`scope` is 'fc1'"),
+        ({"scope": ("fc1", "")}, "`scope` is ('fc1', '')"),
+        ({"ranks": "first"}, "`ranks` is 'first'"),
+        ({"slices": [{"dim": 0, "begin": 1}]}, "`slices` is [{'dim': 0, 'begin': 1}]"),
+        ({"slices": [{"dim": -1, "begin": 1, "end": 2}]}, "`slices` is"),
+        ({"slices": []}, "`slices` is []"),
+        ({"forward_only": True, "backward_only": True}, "leave nothing"),
+        ({"forward_only": True, "roles": "grad_input"}, "`forward_only` leaves nothing"),
+    ],
+)
+def test_what_chooses_is_checked(options, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        checked(**options)
+
+
+def test_one_way_leaves_its_roles():
+    assert checked(forward_only=True).roles == ("input", "output", "param", "buffer")
+    assert checked(backward_only=True).roles == ("grad_output", "grad_input", "param_grad")
+    assert checked(scope="fc1, fc2").scope == ("fc1", "fc2")
+    assert [rank for rank in range(8) if checked(ranks="0,4-6").wants_rank(rank)] == [0, 4, 5, 6]
 
 
 def test_a_config_error_is_a_value_error_and_one_of_ours():

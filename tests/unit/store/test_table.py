@@ -103,6 +103,7 @@ def test_every_status_is_a_category_whether_it_occurs_or_not():
     assert categories == {
         *("ok", "empty", "no_finite", "meta", "unsupported", "passthrough", "stale_view"),
         *("skipped_budget", "private_format", "vmapped", "failed"),
+        *("not_asked", "has_nan", "has_inf"),
     }
 
 
