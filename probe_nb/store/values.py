@@ -137,8 +137,8 @@ class Values:
         """Yield every row."""
         read = [(kind, json.loads(text)) for kind, text in self._known()]
         sites = self._sites.values
-        for *numbers, site, thing in _ROW.iter_unpack(bytes(self._rows)):
-            yield Value(*numbers, sites[site], *read[thing])
+        for step, micro, rank, order, call, site, thing in _ROW.iter_unpack(bytes(self._rows)):
+            yield Value(step, micro, rank, order, call, sites[site], *read[thing])
 
     def frame(self) -> pd.DataFrame:
         """Return one row per value; text columns are categoricals, `value` holds Python objects."""
