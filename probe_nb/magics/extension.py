@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
@@ -23,17 +22,14 @@ from IPython.core.magic import (
 )
 from IPython.display import display
 
-from probe_nb import config, session
-from probe_nb.errors import NonFiniteError, ProbeError, ProbeWarning
+from probe_nb import session
+from probe_nb.errors import NonFiniteError, ProbeWarning
 from probe_nb.magics.cell import compiled
 from probe_nb.magics.completion import matcher
-from probe_nb.magics.line import as_typed, evaluate, evaluate_models, parse, takes_model
-from probe_nb.observe.select import as_models
+from probe_nb.magics.line import parse, takes_model
+from probe_nb.magics.watching import Watching, opened, prepared
 from probe_nb.run import Run
 from probe_nb.session import Session
-
-if TYPE_CHECKING:
-    from probe_nb.view.live import LiveView
 
 _NOTHING = "Nothing is being watched; `%probe_start model` begins."
 
@@ -53,35 +49,6 @@ def unload(shell: InteractiveShell) -> None:
 
 def _loaded(shell: InteractiveShell) -> Any:
     return shell.magics_manager.registry.get(ProbeMagics.__name__)
-
-
-@dataclass
-class Watching:
-    """An open session and the view that shows it, if any."""
-
-    session: Session
-    view: LiveView | None
-
-    @property
-    def run(self) -> Run:
-        """What the session has recorded."""
-        return self.session.run
-
-    def end(self, error: BaseException | None = None, *, reason: str = "finished") -> None:
-        """Close the session, then let the view show what is left of it."""
-        try:
-            if error is None:
-                self.session.close(reason)
-            else:
-                self.session.close_after(error)
-        finally:
-            if self.view is not None:
-                self.view.close()
-
-    def refresh(self) -> None:
-        """Show the newest numbers now."""
-        if self.view is not None:
-            self.view.update(force=True)
 
 
 @magics_class
@@ -155,59 +122,12 @@ class ProbeMagics(Magics):
         watching.end(reason=reason)
         return watching.run
 
-    def _prepare(self, asked: Any, scope: dict[str, Any]) -> Session:
-        """Make the session that a line asks for; nothing is opened yet."""
-        __tracebackhide__ = True
-        model = evaluate_models(asked.model, scope) if asked.model else None
-        optimizers = [evaluate(each, scope) for each in asked.optimizer or ()] or None
-        scaler = evaluate(asked.scaler, scope) if asked.scaler else None
-        try:
-            options = config.checked(
-                level=asked.level,
-                apis=_joined(asked.apis),
-                select=_joined(asked.select),
-                roles=_joined(asked.roles),
-                keep=_joined(asked.keep),
-                steps=asked.steps,
-                token_range=asked.token_range,
-                first_step=asked.first_step,
-                micro_batches=asked.micro_batches,
-                compiled=asked.compiled,
-                recompute=asked.recompute,
-                stop_on=asked.stop_on,
-                scope=asked.scope,
-                when=asked.when,
-                ranks=asked.ranks,
-                forward_only=asked.forward_only,
-                backward_only=asked.backward_only,
-                stacks=asked.stacks,
-                structure=asked.structure,
-                values=asked.values,
-                checksum=asked.checksum,
-                memory=asked.memory,
-                name=asked.name,
-            )
-            models = as_models(model, {}) if asked.model else {}
-            return Session(models, options, optimizers, scaler)
-        except ProbeError as error:
-            raise UsageError(as_typed(" ".join(str(error).split()))) from None
-
-    def _open(self, prepared: Session, asked: Any, final: Literal["report", "line"]) -> Watching:
-        from probe_nb.view.live import LiveView, wanted
-
-        live = wanted(live=False if asked.no_live else None)
-        view = LiveView(prepared.run, final=final) if live else None
-        prepared.open(restarted=_say_restarted)
+    def _open(self, made: Session, asked: Any, final: Literal["report", "line"]) -> Watching:
+        live = not asked.no_live
+        watching = opened(made, live=live, final=final, restarted=_say_restarted)
         self._own()  # gives up the view of a session that was closed just now
-        self._last = prepared.run
-        try:
-            if view is not None:
-                view.open()
-                prepared.listeners.append(view.update)
-        except BaseException:
-            prepared.refuse()
-            raise
-        return Watching(prepared, view)
+        self._last = made.run
+        return watching
 
     @line_magic
     @no_var_expand
@@ -227,13 +147,13 @@ class ProbeMagics(Magics):
         """
         __tracebackhide__ = True
         asked = parse(type(self).probe_start, line)
-        prepared = self._prepare(asked, _scope(self.shell, local_ns))
+        made = prepared(asked, _scope(self.shell, local_ns))
         earlier = self._stop_own("restarted")
         if earlier is not None:
             _say_restarted(earlier)
-        self._watching = self._open(prepared, asked, "line")
+        self._watching = self._open(made, asked, "line")
         if self._watching.view is None:
-            _say(f"Watching {_title(prepared.run)}; `%probe_stop` ends it.")
+            _say(f"Watching {_title(made.run)}; `%probe_stop` ends it.")
 
     @line_magic
     @no_var_expand
@@ -283,8 +203,8 @@ class ProbeMagics(Magics):
         `%%probe model` watches one cell.
         """
         _no_argument("%probe", line, "`%probe_start model` or, as the first line, `%%probe model`")
-        opened = session.sessions()
-        run = opened[-1].run if opened else self._last
+        sessions = session.sessions()
+        run = sessions[-1].run if sessions else self._last
         if run is None:
             _say(_NOTHING)
         return None if line.strip() else run
@@ -307,8 +227,8 @@ class ProbeMagics(Magics):
         __tracebackhide__ = True
         asked = parse(type(self).watch_cell, line)
         code = compiled(self.shell, cell)
-        prepared = self._prepare(asked, _scope(self.shell))
-        watching = self._open(prepared, asked, "report")
+        made = prepared(asked, _scope(self.shell))
+        watching = self._open(made, asked, "report")
         try:
             value = code.run(self.shell)
         except BaseException as error:
@@ -346,11 +266,6 @@ def _no_argument(magic: str, line: str, instead: str = "`%probe_start model`") -
 def _title(run: Run) -> str:
     models = ", ".join(f"{name} · {kind}" for name, kind in run.info.models.items())
     return models or "functions of torch"
-
-
-def _joined(words: list[str] | None) -> str | None:
-    """Return the words of an option that may be given several times; None, if it was not."""
-    return None if words is None else ",".join(words)
 
 
 def _say_restarted(run: Run) -> None:

@@ -140,10 +140,10 @@ with provisionalcompleter():
 
 
 OPTIONS = [
-    *("--apis", "--compiled", "--first-step", "--keep", "--level", "--memory", "--micro-batches"),
-    *("--name", "--no-live"),
-    *("--optimizer", "--recompute", "--roles", "--scaler", "--select", "--steps", "--stop-on"),
-    "--token-range",
+    *("--apis", "--backward-only", "--checksum", "--compiled", "--first-step", "--forward-only"),
+    *("--keep", "--level", "--memory", "--micro-batches", "--name", "--no-live", "--optimizer"),
+    *("--ranks", "--recompute", "--roles", "--scaler", "--scope", "--select", "--stacks"),
+    *("--steps", "--stop-on", "--structure", "--token-range", "--values", "--when"),
 ]
 ROLES = [
     *("buffer", "grad_input", "grad_output", "input", "output", "param", "param_grad"),
@@ -156,8 +156,8 @@ ROLES = [
     [
         ("%probe_start model --", OPTIONS),
         ("%probe_start --", OPTIONS),
-        ("%probe_start model --select a --s", ["--scaler", "--select", "--steps", "--stop-on"]),
-        ("x = 1\n%probe_start model --r", ["--recompute", "--roles"]),
+        ("%probe_start model --select a --st", ["--stacks", "--steps", "--stop-on", "--structure"]),
+        ("x = 1\n%probe_start model --r", ["--ranks", "--recompute", "--roles"]),
         ("%%probe model --o", ["--optimizer"]),
         ("%probe_start model --roles ", ROLES),
         ("%probe_start model --roles grad", ["grad_input", "grad_output"]),
