@@ -22,10 +22,11 @@ from probe_nb.observe.calls import Call, Clock
 from probe_nb.observe.select import Watched
 from probe_nb.observe.shards import held
 from probe_nb.observe.sink import Facts, Where
+from probe_nb.stats.results import Drained
 from probe_nb.stats.summary import NONE, Reducer
 from probe_nb.stats.waiting import Flight
 from probe_nb.store.columns import Columns
-from probe_nb.store.table import ABSENT
+from probe_nb.store.table import ABSENT, Arrays
 from probe_nb.terms import (
     STATUS_CODE,
     Direction,
@@ -46,8 +47,12 @@ DIRECTION: Final[dict[Role, Direction]] = {
     "param_grad": "backward",
     "update": "optimizer",
     "state": "optimizer",
+    "value": "forward",
 }
 """The direction of a role, where nothing else is said."""
+
+_ANEW: Final = ("param", "buffer", "value")
+"""Roles of tensors that are reduced each time: some write to them past what counts versions."""
 
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 
@@ -156,7 +161,7 @@ class Recorder:
         role, leaf = where[0], printable(where[1])
         way = DIRECTION[role] if len(where) == 2 else where[2]  # noqa: PLR2004 - role and leaf
         site = Site(watched.model, watched.path, watched.type, watched.api, way, role, leaf)
-        once = role not in ("param", "buffer") and ".grad" not in leaf and way != "optimizer"
+        once = role not in _ANEW and ".grad" not in leaf and way != "optimizer"
         code = of_site(self._columns.tables.sites.code(site))
         spot = watched.sites[where] = (code, once, way == "backward")
         return spot
@@ -216,7 +221,17 @@ class Recorder:
         for error in errors:
             notify(f"probe_nb lost results of {error}")
         first, self._written = self._written, self._written + len(rows) // ROW.itemsize
-        self._columns.append(joined(rows, drained, self._rank, first))
+        self._columns.append(self._joined(rows, drained, first))
+
+    def _joined(self, rows: bytearray, drained: Drained, first: int) -> Arrays:
+        return joined(rows, drained, self._rank, first)
+
+    @property
+    def order(self) -> int:
+        """Number of the row that comes next, in the order of execution."""
+        with self._lock:
+            under_way = sum(len(rows) for rows, _ in self._under_way)
+            return self._written + (under_way + len(self._rows)) // ROW.itemsize
 
     @property
     def waiting(self) -> int:
