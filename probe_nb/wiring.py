@@ -33,9 +33,11 @@ from probe_nb.observe.steps_taken import StepsTaken
 from probe_nb.observe.tasks import Tasks
 from probe_nb.recorder import Recorder
 from probe_nb.run import Run
+from probe_nb.stats.checksum import SUMS
 from probe_nb.stats.summary import Reducer
 from probe_nb.stopping import Stopper
 from probe_nb.store.columns import Columns
+from probe_nb.summing import Summing
 from probe_nb.terms import Role
 
 
@@ -207,13 +209,16 @@ def _recorder(
     clock: Clock,
     scaling: ScalerWatch | None,
 ) -> Recorder:
-    return Recorder(
+    settings = (
         run.columns,
         clock,
         Reducer(reduce_once=options.reduce_once),
         scaling.scale if scaling is not None else None,
         run.info.rank,
     )
+    if options.checksum is not None:
+        return Summing(SUMS[options.checksum], *settings)
+    return Recorder(*settings)
 
 
 def _clock(options: WatchConfig, events: Events, *, expects_training: bool) -> Clock:
