@@ -235,6 +235,29 @@ class Answers(Records):
         )
         return found
 
+    # -- what ran inside what ---------------------------------------------------------------------
+
+    def calls(self) -> pd.DataFrame:
+        """Return what ran inside what: one row per call, in the order in which the calls began.
+
+        Forwards that activation checkpointing repeats are no calls of their own, nor is what runs
+        in steps that are not recorded.
+
+        Columns: `step`, `micro_step`, `rank`, `model`, `module`, `type`, `call` as in `df`; `api`,
+        the function that was called, empty for a module; `parent`, the label of the row of the
+        module (or registered function) around it, `pd.NA` for what nothing watched runs around;
+        `stack`, the lines of yours that led to it, the innermost first, where `stacks=True`.
+
+        >>> import torch, probe_nb as probe
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+        >>> with probe.watch(model, level="mix") as run:
+        ...     _ = model(torch.ones(1, 2))
+        >>> run.calls()[["module", "api", "parent"]].astype(object).values.tolist()[:3]
+        [['', '', <NA>], ['0', '', 0], ['0', 'Functional.linear', 1]]
+        """
+        self.flush()
+        return self.call_table.frame()
+
     # -- what was not seen --------------------------------------------------------------------
 
     def coverage(self) -> pd.DataFrame:

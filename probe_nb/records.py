@@ -9,6 +9,7 @@ import pandas as pd
 from probe_nb.errors import notify
 from probe_nb.exponents import Histogram
 from probe_nb.recording import Recording
+from probe_nb.store.calls import Calls
 from probe_nb.store.columns import Columns
 from probe_nb.store.filters import chosen, line, summed
 from probe_nb.store.keeping import Tensors
@@ -27,7 +28,8 @@ class Records:
         self.info = info
         self.columns = Columns() if columns is None else columns
         self.tensors = Tensors() if tensors is None else tensors
-        self.value_table = Values()
+        self.call_table = Calls(notices=info.notices)
+        self.value_table = Values(notices=info.notices)
         self.readers: list[Any] = []
         self._session: Recording | None = None
         self._frame: pd.DataFrame | None = None

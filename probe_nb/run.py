@@ -14,8 +14,10 @@ from probe_nb.config import MEMORY
 from probe_nb.errors import SessionStateError
 from probe_nb.grammar import Memory, as_bytes
 from probe_nb.recording import Range, Recording
-from probe_nb.store import files
+from probe_nb.store import beside, files
+from probe_nb.store.calls import Calls
 from probe_nb.store.keeping import streamed
+from probe_nb.store.values import Values
 from probe_nb.view.plots import Plots
 
 
@@ -147,7 +149,9 @@ class Run(Answers):
             FileExistsError: They would overwrite a file that is none of ours.
         """
         self.flush()
-        return files.save(path, self.columns, self.info, self.tensors)
+        tables = {beside.CALLS: self.call_table, beside.VALUES: self.value_table}
+        held = {key: table.to_table() for key, table in tables.items() if len(table)}
+        return files.save(path, self.columns, self.info, self.tensors, held)
 
     def __repr__(self) -> str:
         """Say in a few lines what was recorded and what the worst finding is."""
@@ -192,7 +196,10 @@ def load(path: str | os.PathLike[str], *, memory: Memory = MEMORY) -> Run:
     if Path(path).expanduser().is_dir():
         return Run(*streamed(Path(path).expanduser().absolute()))
     columns, info = files.load(path, as_bytes(memory))
-    return Run(info, columns, files.kept(path))
+    run = Run(info, columns, files.kept(path))
+    run.call_table = files.table(path, beside.CALLS, Calls.from_table) or run.call_table
+    run.value_table = files.table(path, beside.VALUES, Values.from_table) or run.value_table
+    return run
 
 
 def save(run: Run, path: str | os.PathLike[str]) -> Path:

@@ -10,9 +10,9 @@ import dataclasses
 import json
 import operator
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,11 +20,14 @@ import pyarrow.parquet as pq
 
 from probe_nb.errors import RunFormatError
 from probe_nb.exponents import BINS
+from probe_nb.store import beside
 from probe_nb.store.blocks import ALL, GROUP, RAGGED, empty_block, whole
 from probe_nb.store.columns import Columns
 from probe_nb.store.keeping import Source, Tensors
 from probe_nb.store.table import ABSENT, COLUMNS, DTYPES, OF_SITE, Arrays, Tables, to_frame
 from probe_nb.terms import DIRECTIONS, ROLES, STATUSES, RunInfo, Site
+
+T = TypeVar("T")
 
 FORMAT: Final = "probe_nb run"
 VERSION: Final = 1
@@ -51,11 +54,16 @@ _TYPES: Final[dict[str, Any]] = {
 
 
 def save(
-    path: str | os.PathLike[str], columns: Columns, info: RunInfo, kept: Tensors | None = None
+    path: str | os.PathLike[str],
+    columns: Columns,
+    info: RunInfo,
+    kept: Tensors | None = None,
+    tables: Mapping[str, pa.Table] | None = None,
 ) -> Path:
     """Write a run to `path`, whole or not at all, and return the path.
 
-    Tensors that it keeps are written beside it; the files name each other.
+    Tensors that it keeps are written beside it; the files name each other. `tables` go into the
+    file, under their keys in `beside`.
 
     Raises:
         FileExistsError: A file of somebody else's is where the tensors belong.
@@ -69,13 +77,16 @@ def save(
     about |= {} if saving is None else {"tensors": saving.about}
     metadata = {_KEY: json.dumps(about, allow_nan=False).encode()}
     pieces = columns.chunks()
-    tables = columns.tables.copy()  # after the pieces: it knows all of their codes
-    schema = _table(empty_block(), tables).schema.with_metadata(metadata)
+    names = columns.tables.copy()  # after the pieces: it knows all of their codes
+    schema = _table(empty_block(), names).schema.with_metadata(metadata)
     options = {"compression": "zstd", "use_dictionary": _TEXT, "write_page_checksum": True}
     with whole(target) as file:
         with pq.ParquetWriter(file, schema, **options) as writer:
             for _, arrays in pieces:
-                writer.write_table(_table(arrays, tables), row_group_size=GROUP)
+                writer.write_table(_table(arrays, names), row_group_size=GROUP)
+            texts = {key: beside.encode(table) for key, table in (tables or {}).items()}
+            if texts:
+                writer.add_key_value_metadata(texts)
         if saving is not None:
             saving.write()
     return target
@@ -93,17 +104,6 @@ def _table(arrays: Arrays, tables: Tables) -> pa.Table:
         values = arrays[name].astype({"hist_counts": np.int64}.get(name, arrays[name].dtype))
         table = table.append_column(name, pa.LargeListArray.from_arrays(offsets, pa.array(values)))
     return table.replace_schema_metadata()
-
-
-_DAMAGE: Final = (
-    pa.ArrowException,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    OSError,
-    TypeError,
-    ValueError,
-)
 
 
 def load(path: str | os.PathLike[str], budget: int | None = None) -> tuple[Columns, RunInfo]:
@@ -124,7 +124,7 @@ def load(path: str | os.PathLike[str], budget: int | None = None) -> tuple[Colum
             rows += table.num_rows
             columns.append(_block(table, columns.tables))
         info = as_info(about["info"])
-    except _DAMAGE as error:
+    except beside.DAMAGE as error:
         raise RunFormatError(f"Cannot read the run `{source}`: it is damaged ({error}).") from error
     if len(columns) < rows:
         raise OSError(f"Cannot read the run `{source}`: {columns.notices[-1]}")
@@ -135,6 +135,22 @@ def kept(path: str | os.PathLike[str]) -> Tensors:
     """Return the tensors of a run that `save` wrote; they are looked for when asked for."""
     source = Path(path).expanduser()
     return Tensors(source=Source.of(source, _about(source).get("tensors")))
+
+
+def table(path: str | os.PathLike[str], key: str, made: Callable[[pa.Table], T]) -> T | None:
+    """Return what `made` makes of a table that lies in the file; None if it has none.
+
+    Raises:
+        RunFormatError: It is damaged.
+    """
+    source = Path(path).expanduser()
+    try:
+        found = beside.read(source, key)
+        return None if found is None else made(found)
+    except (*beside.DAMAGE, RunFormatError) as error:
+        raise RunFormatError(
+            f"Cannot read `{key}` of the run `{source}`: it is damaged ({error})."
+        ) from error
 
 
 def _groups(source: Path) -> Iterator[pa.Table]:

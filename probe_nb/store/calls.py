@@ -1,0 +1,247 @@
+"""What ran inside what: one row per call of a module or function, in the order they began.
+
+Rows only point back: the call around another began before it. Names and stacks are interned.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import threading
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from probe_nb.errors import notify
+from probe_nb.grammar import spelled
+from probe_nb.store.table import ABSENT, Interned, category, integers
+from probe_nb.terms import printable
+
+OF: Final = ("model", "module", "type", "api")
+"""The columns that say what was called."""
+
+COLUMNS: Final = ("step", "micro_step", "rank", *OF, "call", "parent", "stack")
+"""The columns of `run.calls()`, in order."""
+
+_BUDGET: Final = 2**27
+_ROW: Final = Struct("=iiiiiiq")
+_DTYPE: Final = np.dtype(
+    [(name, "<i4") for name in ("step", "micro_step", "rank", "site", "call", "stack")]
+    + [("parent", "<i8")]
+).newbyteorder("=")
+_FRAME: Final = 100
+"""Bytes that one more frame of an interned stack takes, about: most are shared."""
+
+
+class Callee(NamedTuple):
+    """What was called: a module; or a function, `api`, inside a module or outside of any."""
+
+    model: str
+    module: str
+    type: str
+    api: str = ""
+
+
+class Frame(NamedTuple):
+    """One line of the user's that led to a call."""
+
+    file: str
+    line: int
+    function: str
+    source: str
+
+
+Stack = tuple[Frame, ...]
+"""The lines that led to a call, the innermost first."""
+
+
+def as_text(stack: Stack) -> str:
+    """Return a stack as Python writes one, the innermost frame first.
+
+    >>> print(as_text((Frame("Cell In[3]", 2, "forward", "return self.fc(x)"),)))
+    File Cell In[3], line 2, in forward
+        return self.fc(x)
+    """
+    return "\n".join(
+        f"File {each.file}, line {each.line}, in {each.function}"
+        + (f"\n    {each.source}" if each.source else "")
+        for each in stack
+    )
+
+
+class Calls:
+    """The calls of one run.
+
+    Cost: 32 bytes a call, and each stack once. Beyond `budget` bytes calls are refused; that is
+    said in `notices`. Several threads may add.
+    """
+
+    def __init__(self, budget: int | None = _BUDGET, notices: list[str] | None = None) -> None:
+        """Start empty; what the user has to know is written into `notices`."""
+        self.budget = budget
+        self.notices = [] if notices is None else notices
+        self.full = False
+        self.callees: Interned[Callee] = Interned()
+        self.stacks: Interned[Stack] = Interned()
+        self._frames = 0
+        self._rows = bytearray()
+        self._lock = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy or a pickle holds; it is full where this one is."""
+        rows = bytes(self._rows)  # before the names: these know all of their codes
+        return {**vars(self), "_rows": bytearray(rows), "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Be such a copy, with a lock of its own."""
+        vars(self).update(state, _lock=threading.RLock())
+
+    def __len__(self) -> int:
+        """Return the number of calls."""
+        return len(self._rows) // _ROW.size
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def add(
+        self,
+        callee: int,
+        call: int,
+        *,
+        step: int,
+        micro_step: int = 0,
+        rank: int = ABSENT,
+        parent: int = ABSENT,
+        stack: int = ABSENT,
+    ) -> int:
+        """Add a call and return its row, `ABSENT` if there is no room.
+
+        `callee` and `stack` are codes of `callees` and `stacks`; `parent` is the row of the call
+        around it.
+        """
+        with self._lock:
+            if self.full or self._is_full(step):
+                return ABSENT
+            row = len(self._rows) // _ROW.size
+            self._rows += _ROW.pack(step, micro_step, rank, callee, call, stack, parent)
+        return row
+
+    def stack(self, frames: Stack) -> int:
+        """Return the code of a stack, `ABSENT` for none and where there is no room."""
+        if self.full or not frames:
+            return ABSENT
+        known = len(self.stacks.values)
+        code = self.stacks.code(frames)
+        self._frames += len(frames) if code == known else 0
+        return code
+
+    def _is_full(self, step: int) -> bool:
+        if self.budget is None or len(self._rows) + self._frames * _FRAME < self.budget:
+            return False
+        self.full = True
+        text = (
+            f"{len(self):,} calls took {spelled(self.budget)}: from step {step} on `run.calls()` "
+            "has none."
+        )
+        self.notices.append(text)
+        notify(f"probe_nb: {text}")
+        return True
+
+    def take(self, other: Calls) -> None:
+        """Add all calls of another table, in their order."""
+        callees = [self.callees.code(each) for each in other.callees.values]
+        stacks = [self.stack(each) for each in other.stacks.values]
+        rows: dict[int, int] = {ABSENT: ABSENT}
+        for row, each in enumerate(_ROW.iter_unpack(bytes(other._rows))):
+            step, micro_step, rank, callee, call, stack, parent = each
+            rows[row] = self.add(
+                callees[callee],
+                call,
+                step=step,
+                micro_step=micro_step,
+                rank=rank,
+                parent=rows[parent],
+                stack=stacks[stack] if stack != ABSENT else ABSENT,
+            )
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def columns(self) -> Any:
+        """Return the rows as an array with a field per column."""
+        return np.frombuffer(bytes(self._rows), _DTYPE)
+
+    def frame(self) -> pd.DataFrame:
+        """Return one row per call; text columns are categoricals."""
+        columns = self.columns()
+        made: dict[str, Any] = {n: columns[n].copy() for n in ("step", "micro_step", "call")}
+        made |= {name: integers(columns[name]) for name in ("rank", "parent")}
+        for name in OF:
+            words = [getattr(each, name) for each in self.callees.values]
+            made[name] = category(words, columns["site"])
+        made["stack"] = category([as_text(each) for each in self.stacks.values], columns["stack"])
+        return pd.DataFrame({name: made[name] for name in COLUMNS})
+
+    # -- files ----------------------------------------------------------------------------------
+
+    def to_table(self) -> pa.Table:
+        """Return the rows as a table for `from_table`.
+
+        A parent is written as its distance, which repeats from step to step: a thousand steps take
+        hardly more than one.
+        """
+        columns = self.columns()
+        made = {name: pa.array(columns[name]) for name in columns.dtype.names}
+        there = columns["parent"] != ABSENT
+        made["parent"] = pa.array(np.where(there, np.arange(len(self)) - columns["parent"], 0))
+        about = {"callees": self.callees.values, "stacks": self.stacks.values}
+        return pa.table(made, metadata={"about": json.dumps(about)})
+
+    @classmethod
+    def from_table(cls, table: pa.Table) -> Calls:
+        """Read what `to_table` made.
+
+        Raises:
+            ValueError: It is something else; so do LookupError, TypeError and pyarrow's own tell.
+        """
+        found, about = cls(), json.loads(table.schema.metadata[b"about"])
+        found.callees = Interned(Callee(*map(_text, each)) for each in about["callees"])
+        found.stacks = Interned(tuple(map(_frame, each)) for each in about["stacks"])
+        found._frames = sum(map(len, found.stacks.values))
+        columns = np.empty(table.num_rows, _DTYPE)
+        for name in columns.dtype.names:
+            column = table.column(name).cast(pa.from_numpy_dtype(columns.dtype[name]))
+            if column.null_count:
+                raise ValueError(f"`{name}` has rows without a number")
+            columns[name] = column.to_numpy()
+        _check(columns, len(found.callees.values), len(found.stacks.values))
+        there, rows = columns["parent"] != 0, np.arange(len(columns))
+        columns["parent"] = np.where(there, rows - columns["parent"], ABSENT)
+        found._rows = bytearray(columns.tobytes())
+        return found
+
+
+def _check(columns: Any, callees: int, stacks: int) -> None:
+    """Hold that rows point at what is there; a parent is its distance here."""
+    sound = (
+        (columns["parent"] >= 0).all()
+        and (columns["parent"] <= np.arange(len(columns))).all()
+        and (columns["site"] >= 0).all()
+        and (columns["site"] < callees).all()
+        and (columns["stack"] >= ABSENT).all()
+        and (columns["stack"] < stacks).all()
+    )
+    if not sound:
+        raise ValueError("a call points at what is not there")
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a text is not a text")
+    return printable(value)
+
+
+def _frame(value: Any) -> Frame:
+    file, line, function, source = value
+    return Frame(_text(file), operator.index(line), _text(function), _text(source))
