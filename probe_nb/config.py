@@ -62,8 +62,10 @@ class WatchConfig:
     checksum: str | None = None
     scope: tuple[str, str] | None = None
     when: str | None = None
+    names: tuple[str, ...] = ()
     ranks: str | None = None
     slices: tuple[Slice, ...] = ()
+    one_way: str | None = None
     on_finding: Callable[[Any], object] | None = field(default=None, compare=False, repr=False)
     wants: Callable[[int], bool] = field(default=lambda _: True, compare=False, repr=False)
     wants_rank: Callable[[int], bool] = field(default=lambda _: True, compare=False, repr=False)
@@ -104,6 +106,7 @@ def checked(
     when: str | None = None,
     ranks: Steps = None,
     forward_only: bool = False,
+    names: str | Sequence[str] | None = None,
     backward_only: bool = False,
     slices: Any = None,
     on_finding: Callable[[Any], object] | None = None,
@@ -164,8 +167,10 @@ def checked(
         ranks=written_ranks,
         slices=grammar.slices(slices),
         on_finding=on_finding,
+        names=grammar.words("names", names),
         wants=wants,
         wants_rank=wants_rank,
+        one_way="forward" if forward_only else "backward" if backward_only else None,
     )
 
 

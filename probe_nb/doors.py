@@ -27,7 +27,7 @@ _OPTIONS: Final = (
     *("first_step", "micro_batches", "reduce_once", "compiled", "recompute"),
     *("keep", "stop_on", "alerts", "on_finding", "memory", "name", "live"),
     *("stacks", "structure", "values", "checksum", "scope", "when", "ranks"),
-    *("forward_only", "backward_only", "slices"),
+    *("forward_only", "backward_only", "slices", "names"),
 )
 
 
@@ -134,6 +134,7 @@ def watch(
     alerts: Mapping[str, str] | None = None,
     on_finding: Callable[[Any], object] | None = None,
     scope: Any = None,
+    names: Any = None,
     when: str | None = None,
     ranks: Any = None,
     forward_only: bool = False,
@@ -191,7 +192,11 @@ def watch(
             rows `query` holds for, as in `"role == 'output' and absmax > 1e4"`.
         on_finding: A function that is called with each new finding as a step ends.
         scope: The first and the last call that are recorded, such as `("layers.0", "layers.3")`:
-            each step what runs from the first on until the last has returned.
+            each step what runs from the first on until the last has returned. See
+            docs/choosing.md for the names it takes.
+        names: Parts of names: record calls whose name as msProbe spells it, such as
+            `Module.layers.0.Linear.forward.0` or `Functional.relu.2.forward`, has one of them in
+            it. With `level="mix"` all that runs inside such a module is recorded too.
         when: `"train"` or `"eval"`: record calls of modules whose own `training` flag says so.
         ranks: Which processes of a distributed job record, written as steps are: `"0,4-6"`.
         forward_only: Record nothing of the backward and of the optimizer.
@@ -252,6 +257,7 @@ def watch(
         ranks=ranks,
         forward_only=forward_only,
         backward_only=backward_only,
+        names=names,
         slices=slices,
         stacks=stacks,
         structure=structure,

@@ -10,6 +10,7 @@ from typing import Final
 NOT_SELECTED: Final = "not selected"
 CONTAINER: Final = "a container"
 STEPS: Final = "called only in steps that were not asked for"
+LEFT_OUT: Final = "called only where nothing was chosen"
 ELSEWHERE: Final = "called only while `run.only` recorded something else"
 GONE: Final = "taken out of the model"
 LATE: Final = "put into the model too late"
@@ -24,7 +25,7 @@ NEVER: Final = "never called"
 NO_TENSORS: Final = "called without tensors"
 NO_GRADIENTS: Final = "called without gradients"
 
-EXPECTED: Final = frozenset({NOT_SELECTED, CONTAINER, GONE, UNFUSED})
+EXPECTED: Final = frozenset({NOT_SELECTED, LEFT_OUT, CONTAINER, GONE, UNFUSED})
 """Nothing is missing where these are the reason."""
 
 NUMBERED: Final = frozenset({"ok", "empty", "no_finite"})
@@ -36,6 +37,7 @@ REMEDIES: Final[dict[str, str]] = {
     NOT_SELECTED: "Nothing is missing: `select=` leaves it out.",
     CONTAINER: "Nothing is missing: it has no forward, its children are watched.",
     STEPS: "Choose other steps with `steps=` or `token_range=`.",
+    LEFT_OUT: "Nothing is missing: `scope=`, `names=` or `when=` leaves it out.",
     ELSEWHERE: "Call it outside of the range; one recorded by `run.only` is under the name there.",
     GONE: "Nothing is missing: what took its place is watched from the next step on.",
     LATE: "It came after the last recorded step had begun. What is put into a model is watched "

@@ -6,8 +6,9 @@ Nothing is attached here. A session keeps what it asks later, and what happens i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+import os
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
 
 from torch import nn
 from torch.optim import Optimizer
@@ -21,6 +22,7 @@ from probe_nb.observe.calls import Clock
 from probe_nb.observe.compiled import NOTICE, Uncompiled
 from probe_nb.observe.coverage import Coverage
 from probe_nb.observe.functions import OF_CALLS, Functions
+from probe_nb.observe.chosen import Chosen
 from probe_nb.observe.functions_choice import Choice
 from probe_nb.observe.gradients import Gradients
 from probe_nb.observe.modules import ModuleHooks
@@ -43,6 +45,8 @@ from probe_nb.terms import Role
 
 class Events(Protocol):
     """What a session is told of while it is open."""
+_NOT_THIS_RANK: Final = "this process is rank {rank}, which `ranks={ranks}` leaves out"
+
 
     def step_begins(self) -> None:
         """Take note of the first root forward of a step, before it runs."""
@@ -104,6 +108,10 @@ def wired(
     run = Run(info, Columns(budget=options.memory, notices=info.notices))
     expects_training = bool(optimizers) or scaling is not None
     clock = _clock(options, events, expects_training=expects_training)
+    chosen = _chosen(watched, options)
+    if not options.wants_rank(rank := _rank(info.rank)):
+        options = replace(options, wants=lambda _: False)
+        info.notices.append(_NOT_THIS_RANK.format(rank=rank, ranks=options.ranks))
     writer = _recorder(run, options, clock, scaling)
     recorder: Recorder | Keeper | Stopper = writer
     if options.keep is not None:
@@ -124,6 +132,7 @@ def wired(
     info.shared = parameters.shared
 
     def built(module: Watched) -> None:
+    only.chosen = chosen
         parameters.built(module)
         buffers.built(module)
 
@@ -147,6 +156,7 @@ def wired(
             clock,
             gradients,
             recorder,
+        chosen=chosen,
             roles,
             only=only,
             modules=modules,
@@ -158,9 +168,10 @@ def wired(
     scale = scaling.scale if scaling is not None else lambda: None
     rows = StepRows(watched, clock, recorder, only, roles=roles, scale=scale)
     info.moved = rows.groups
-    steps = StepsTaken(optimizers if roles & ROLES else (), clock, rows, recorder, scaling)
+    steps = StepsTaken(optimizers if of_steps & ROLES else (), clock, rows, recorder, scaling)
     if scaling is not None:
         clock.updated = steps.updated
+            chosen=chosen,
     stepped = OptimizerHook(optimizers, events.holds_watched, events.optimizer_stepped)
     opened = options.compiled == "eager"
     if opened:
@@ -208,6 +219,33 @@ def _recorder(
     options: WatchConfig,
     clock: Clock,
     scaling: ScalerWatch | None,
+def _chosen(watched: list[Watched], options: WatchConfig) -> Chosen | None:
+    """Return what says what of each call is recorded; None where all is.
+
+    Raises:
+        SelectionError: The scope has a name that nothing has.
+        ConfigError: The scope runs backwards, or there is no module whose mode could tell.
+    """
+    if options.scope is None and not options.names and options.when is None:
+        return None
+    return Chosen(
+        watched,
+        scope=options.scope,
+        names=options.names,
+        when=options.when,
+        level=options.level,
+    )
+
+
+def _rank(joined: int | None) -> int:
+    """Return the rank of this process; one that joined no others is the first of its own.
+
+    Who launches processes tells them their rank before they join.
+    """
+    told = os.environ.get("RANK", "")
+    return joined if joined is not None else int(told) if told.isdecimal() else 0
+
+
 ) -> Recorder:
     settings = (
         run.columns,

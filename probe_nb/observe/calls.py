@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from probe_nb.observe.regions import Place, Regions, local, marks_between
 
@@ -19,6 +19,21 @@ if TYPE_CHECKING:
     from probe_nb.observe.select import Watched
 
 _NOWHERE: Final = Place()
+
+
+class Choice(NamedTuple):
+    """What of a call is recorded, where not all is: see `observe.chosen`."""
+
+    silent: str = ""
+    """The direction that is not recorded, or `all`."""
+    closes: bool = False
+    """What is chosen ends with the call."""
+    inside: tuple[bool, bool] = (False, False)
+    """Whether all that runs inside is chosen, in the forward and in the backward."""
+
+
+WHOLE: Final = Choice()
+"""All of it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -46,6 +61,8 @@ class Call:
     """Gradients that cannot be read; written down for each backward that reaches this call."""
     paid: frozenset[int] = frozenset()
     """The backwards for which that was done."""
+    choice: Choice = WHOLE
+    """What of it is recorded."""
 
     def is_in(self, frame: FrameType) -> bool:
         """Tell whether a frame at the call's address is its own: no hook tells of a Ctrl-C."""

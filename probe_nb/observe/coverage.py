@@ -95,6 +95,8 @@ class _Tree:
 
     def reason(self, watched: Watched) -> str:
         """Say why a module that was to be seen was not."""
+        if watched.called and watched.left_out:
+            return reasons.LEFT_OUT
         if watched.called:
             return reasons.ELSEWHERE if watched.silenced else reasons.STEPS
         module = watched.module()

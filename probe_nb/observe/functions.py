@@ -18,7 +18,8 @@ from torch.overrides import TorchFunctionMode
 
 from probe_nb.errors import ConfigError
 from probe_nb.observe.aside import aside
-from probe_nb.observe.calls import Call, Clock
+from probe_nb.observe.calls import WHOLE, Call, Clock
+from probe_nb.observe.chosen import Chosen
 from probe_nb.observe.compiled import beside
 from probe_nb.observe.functions_names import Known, Namer
 from probe_nb.observe.functions_registered import Registered, Seen, named
@@ -74,6 +75,7 @@ class Functions:
         everywhere: bool,
         begins: Callable[[], object],
         rewrote: Callable[[], object],
+        chosen: Chosen | None = None,
     ) -> None:
         """Tie the parts together; nothing is seen before `open`.
 
@@ -88,11 +90,13 @@ class Functions:
             everywhere: Record also what no chosen module runs around.
             begins: Called when a step begins with a function.
             rewrote: Called when a function wrote where autograd does not see it.
+            chosen: Says what of a call is recorded, where not all is.
         """
         self._clock, self._gradients, self._sink = clock, gradients, sink
         self._inputs, self._outputs = "input" in roles, "output" in roles
         self._only, self._open, self._unread = only, modules.open, modules.unread
         self._everywhere, self._begins, self._rewrote = everywhere, begins, rewrote
+        self._chosen = chosen
         self._namer = Namer(wants)
         self._counts: Counter[str] = Counter()
         self._sites: dict[tuple[Watched | None, str], Watched] = {}
@@ -214,24 +218,28 @@ class Functions:
             opened.enter(frame)  # drops what was left by an interrupt
         return opened.stack[-1] if opened.stack else None
 
-    def _begin(self, seen: Seen, around: Call | None) -> Begun:
+    def _begin(self, seen: Seen, around: Call | None) -> Begun | None:
         clock, name, args = self._clock, seen.name, seen.args
         if not clock.begun and clock.root_forward(root=False):
             self._begins()
         number = self._counts[name]
         self._counts[name] = number + 1
+        choice = WHOLE if self._chosen is None else self._chosen.function(name, number, around)
+        if choice.silent == "all":
+            return None
         watched = self._watched(None if around is None else around.watched, name)
         when = (
             (clock.step, clock.micro_step) if around is None else (around.step, around.micro_step)
         )
         training = around is not None and around.training
-        call = Call(watched, 0, *when, number, training)
+        call = Call(watched, 0, *when, number, training, choice=choice)
         leaves = arguments(args, seen.kwargs, self._unread)
-        if self._inputs:
+        if self._inputs and choice.silent != "forward":
             for leaf, t in leaves:
                 self._sink.tensor(call, ("input", leaf), t)
         entered = None
-        if seen.graph and self._gradients.reads and torch.is_grad_enabled():
+        flows = seen.graph and choice.silent != "backward" and self._gradients.reads
+        if flows and torch.is_grad_enabled():
             entered = self._gradients.entering(leaves)
         written = args[0] if name == "Tensor.__setitem__" else seen.written
         return Begun(call, entered, written, seen.graph)
@@ -241,7 +249,7 @@ class Functions:
         if not begun.graph:
             self._rewrote()
         leaves = results(begun.written if result is None else result, self._unread)
-        if self._outputs:
+        if self._outputs and call.choice.silent != "forward":
             for leaf, t in leaves:
                 if late:
                     self._sink.absent(call, ("output", leaf), Facts.of(t), "unsupported")

@@ -163,7 +163,8 @@ class Gradients:
     def notice(self, call: Call, leaves: list[Leaf]) -> None:
         """Learn of a backward through these outputs of a root, where nothing else tells of it."""
         recorded = self._clock.recording
-        if recorded and self._outputs and call.watched.selected:
+        hooked = call.choice.silent in ("", "forward")
+        if recorded and self._outputs and call.watched.selected and hooked:
             return
         if self._clock.expects_training and not self._parameters:
             return

@@ -17,7 +17,8 @@ from torch import nn
 
 from probe_nb.observe.aside import aside
 from probe_nb.observe.behind import Behinds, overtaken
-from probe_nb.observe.calls import Call, Clock, OpenCalls
+from probe_nb.observe.calls import WHOLE, Call, Clock, OpenCalls
+from probe_nb.observe.chosen import Chosen
 from probe_nb.observe.compiled import beside
 from probe_nb.observe.gradients import Gradients
 from probe_nb.observe.leaves import Leaf, arguments, results
@@ -47,12 +48,14 @@ class ModuleHooks:
         begins: Callable[[], None],
         goes_on: Callable[[], None],
         built: Callable[[Watched], None],
+        chosen: Chosen | None = None,
     ) -> None:
         """Tie the parts together.
 
         `records` says that calls are recorded, not only those of what `only` records alone.
         `begins` is called when a step begins, before its first row; `goes_on` at the other root
         forwards; `built` when a lazy module got its parameters, before its first forward.
+        `chosen` says what of a call is recorded, where not all is.
         """
         self._watched = watched
         self._only = only
@@ -65,6 +68,7 @@ class ModuleHooks:
         self._begins = begins
         self._goes_on = goes_on
         self._built = built
+        self._chosen = chosen
         after = functools.partial(self.after, behind=True)
         self._behind = Behinds(self.before, after, self._fault)
         self._regions = Regions()
@@ -172,6 +176,8 @@ class ModuleHooks:
         """Take ours away from the modules that have hooks of their own."""
         self._behind.remove()
         self._regions.forget()
+        if self._chosen is not None:
+            self.unread.update(self._chosen.unmet())
         self._report_cramped()
         self.open.stack.clear()
 
@@ -240,9 +246,8 @@ class ModuleHooks:
         heard = self._only.hears(watched)
         seen = heard is not None and heard.selected and clock.recording
         recorded = seen and (self._records or heard is self._only.now)
-        number, watched.calls = watched.calls, watched.calls + 1
         when = (clock.step, clock.micro_step, number)
-        call = Call(heard or watched, id(frame), *when, bool(module.training), recorded=recorded)
+        call = Call(heard or watched, id(frame), *when, training, recorded=recorded)
         call.watched.seen |= seen
         call.place = place
         place.note(watched, call)
@@ -263,10 +268,11 @@ class ModuleHooks:
             call = Call(watched, id(frame), *when, 0, False, True, recorded=False)
         else:
             return None
-        call.place = place
+        call.place, call.choice = place, choice
         return call
 
     def _observe_inputs(self, call: Call, leaves: list[Leaf], *, late: bool) -> None:
+            call.choice = found.choice._replace(closes=False)
         self._see(call, "input", leaves, late=late)
         if self._gradients.reads and call.place.flows and torch.is_grad_enabled():
             if late:
@@ -278,6 +284,8 @@ class ModuleHooks:
         leaves = results(output, self.unread)
         if call.watched.is_root and not call.recompute:
             self._gradients.notice(call, leaves)
+        if call.choice.silent == "backward":
+            return
         if not call.recorded:
             return
         self._see(call, "output", leaves, late=late)
@@ -285,6 +293,8 @@ class ModuleHooks:
             original = call.original or call
             if late:
                 self._gradients.lost(original, entered, leaves)
+        if self._chosen is not None:
+            self._chosen.ended(call)
             else:
                 self._gradients.leaving(original, entered, leaves)
 
@@ -304,6 +314,8 @@ def _kwargs(frame: FrameType) -> dict[str, Any]:
 
     A process-wide pre hook is not handed them. The alternative, a mark in every module's table
     of hooks that want keywords, would be copied and saved with the module.
+        if call.choice.silent == "forward":
+            return
     """
     found = local(frame, "kwargs")
     return found if isinstance(found, dict) else {}

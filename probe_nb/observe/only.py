@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from probe_nb.errors import SessionStateError
 from probe_nb.observe.calls import Call, Clock
+from probe_nb.observe.chosen import Chosen
 from probe_nb.observe.select import Watched, unwrapped
 from probe_nb.observe.sink import Facts, Sink, Where
 from probe_nb.observe.tasks import When
@@ -36,7 +37,15 @@ class Only:
         self._clock = clock
         self._named: dict[tuple[int, str], Watched] = {}
         self._heard: dict[tuple[int, int], dict[Watched, Watched | None]] = {}
-        self._read: tuple[int, Watched] | None = None
+        self._read: set[Watched] = set()
+        self._reading = False
+        self.chosen: Chosen | None = None
+        """Says what of each call is recorded, where not all is."""
+
+    @property
+    def places(self) -> bool:
+        """Tell whether only some places are recorded, to which nothing else belongs."""
+        return self.now is not None or (self.chosen is not None and self.chosen.places)
 
     @property
     def named(self) -> Collection[Watched]:
@@ -83,30 +92,44 @@ class Only:
 
     def begin_step(self) -> None:
         """Count calls from 0 again."""
+        self._read.clear()
+        if self.chosen is not None:
+            self.chosen.begin_step()
         for alone in self._named.values():
             alone.begin_step()
 
     # -- calls --------------------------------------------------------------------------------
 
-    def hears(self, watched: Watched) -> Watched | None:
-        """Return as what a call that begins now is recorded; None if it is not."""
-        if not self._heard:  # there was no range yet
+    def hears(self, watched: Watched, silent: str = "") -> Watched | None:
+        """Return as what a call that begins now is recorded; None if it is not.
+
+        `silent` says what of it is left out, as `Choice` does.
+        """
+        if not self._heard and self.chosen is None:  # there was no range yet
             return watched
         now = self.now
         heard: Watched | None = watched
         if now is not None and watched is not now:
             watched.silenced = True
             heard = now if now.home is watched else None
-        self._note(watched, heard)
-        if heard is not None and heard is now and self._clock.recording:
+        if silent == "all":
+            heard = None
+        self._note(watched, None if silent == "backward" else heard)
+        late = heard is now or self.chosen is not None
+        if heard is not None and late and silent != "forward" and self._clock.recording:
             self._read_parameters(heard)
         return heard
 
-    def _read_parameters(self, alone: Watched) -> None:
+    def _read_parameters(self, watched: Watched) -> None:
         """Read them before their first use in a step."""
-        if self._read != (self._clock.step, alone):
-            self._read = (self._clock.step, alone)
-            self.reads(alone)
+        if watched in self._read:
+            return
+        self._read.add(watched)
+        self._reading = True
+        try:
+            self.reads(watched)
+        finally:
+            self._reading = False
 
     def _note(self, watched: Watched, heard: Watched | None) -> None:
         """Take note of who used the parameters in this forward of the model."""
@@ -132,8 +155,7 @@ class Only:
             return users.get(home)
         return home if self._around(home, users) else None
 
-    @staticmethod
-    def _around(home: Watched, users: dict[Watched, Watched | None]) -> bool:
+    def _around(self, home: Watched, users: dict[Watched, Watched | None]) -> bool:
         """Tell whether a module of which only the weights were used was used by what is heard.
 
         It is taken for a part of the innermost module around it that was called.
@@ -145,14 +167,15 @@ class Only:
             and (not each.path or f"{home.path}.".startswith(f"{each.path}."))
         ]
         user = max(around, key=lambda each: len(each.path), default=None)
-        return user is None or users[user] is user
+        return self.chosen is None if user is None else users[user] is user
 
     def of_parameter(self, call: Call, where: Where) -> Call | None:
         """Return the call that a row of a parameter is written under; None if it is not."""
-        if not self._heard:
+        if not self._heard and self.chosen is None:
             return call
         if where[0] in ("param", "buffer") and len(where) == 2:  # noqa: PLR2004 - in the forward
-            owner = call.watched if self.now in (None, call.watched) else None
+            mine = self._reading if self.chosen is not None else self.now is None
+            owner = call.watched if mine or self.now is call.watched else None
         else:
             owner = self._owner(call.watched, call.step, call.micro_step)
         if owner is None or owner is call.watched:

@@ -60,6 +60,8 @@ class Watched:
     """It was put into the model when no step began any more that could have recorded it."""
     silenced: bool = False
     """It ran while `run.only` recorded something else, or it under another name."""
+    left_out: bool = False
+    """It ran where `scope=`, `names=` or `when=` choose nothing."""
     home: Watched | None = None
     """Of one that `run.only` names: the module under its own path, or itself if it has none."""
     api: str = ""

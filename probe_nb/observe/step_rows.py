@@ -128,7 +128,7 @@ class StepRows:
             self._sink.tensor(call, ("state", f"{leaf}{part}"), t)
 
     def _settings(self, call: Call, optimizer: Optimizer) -> None:
-        if self._only.now is not None:
+        if self._only.places:
             return
         for number, group in enumerate(optimizer.param_groups):
             settings = {key: value for key, value in group.items() if key != "params"}
@@ -139,7 +139,7 @@ class StepRows:
             self._own_sink.tensor(call, ("state", "loss_scale"), scale)
 
     def _skipped(self, call: Call, value: Tensor) -> None:
-        if self._only.now is None:
+        if not self._only.places:
             self._own_sink.tensor(call, ("state", "skipped"), value)
 
     def skipped(self, named: Named, optimizer: Optimizer) -> None:
