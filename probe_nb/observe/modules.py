@@ -174,12 +174,12 @@ class ModuleHooks:
 
     def close(self) -> None:
         """Take ours away from the modules that have hooks of their own."""
-        self._behind.remove()
-        self._regions.forget()
         if self._chosen is not None:
             self.unread.update(self._chosen.unmet())
         self._report_cramped()
         self.open.stack.clear()
+        self._behind.remove()
+        self._regions.forget()
 
     def _report_cramped(self) -> None:
         """Say that modules ran too close to the recursion limit to be recorded."""
@@ -243,13 +243,18 @@ class ModuleHooks:
         renamed = type(module) is not watched.cls and watched.renamed()
         if renamed and clock.recording:  # lazy until now
             self._built(watched)
-        heard = self._only.hears(watched)
+        number, watched.calls = watched.calls, watched.calls + 1
+        training, choice = bool(module.training), WHOLE
+        if self._chosen is not None and clock.recording:
+            around = self.open.stack[-1] if self.open.stack else None
+            choice = self._chosen.module(watched, number, around, training=training)
+        heard = self._only.hears(watched, choice.silent)
         seen = heard is not None and heard.selected and clock.recording
         recorded = seen and (self._records or heard is self._only.now)
         when = (clock.step, clock.micro_step, number)
         call = Call(heard or watched, id(frame), *when, training, recorded=recorded)
         call.watched.seen |= seen
-        call.place = place
+        call.place, call.choice = place, choice
         place.note(watched, call)
         return call
 
@@ -267,25 +272,27 @@ class ModuleHooks:
             when = (clock.step, clock.micro_step)
             call = Call(watched, id(frame), *when, 0, False, True, recorded=False)
         else:
+            call.choice = found.choice._replace(closes=False)
             return None
-        call.place, call.choice = place, choice
+        call.place = place
         return call
 
     def _observe_inputs(self, call: Call, leaves: list[Leaf], *, late: bool) -> None:
-            call.choice = found.choice._replace(closes=False)
         self._see(call, "input", leaves, late=late)
         if self._gradients.reads and call.place.flows and torch.is_grad_enabled():
             if late:
                 self._gradients.owe(call, "grad_input", leaves)
             call.entered = self._gradients.entering([] if late else leaves)
 
+        if call.choice.silent == "backward":
+            return
     def _after(self, call: Call, output: Any, *, late: bool) -> None:
         entered, call.entered = call.entered, None
         leaves = results(output, self.unread)
         if call.watched.is_root and not call.recompute:
             self._gradients.notice(call, leaves)
-        if call.choice.silent == "backward":
-            return
+        if self._chosen is not None:
+            self._chosen.ended(call)
         if not call.recorded:
             return
         self._see(call, "output", leaves, late=late)
@@ -293,8 +300,6 @@ class ModuleHooks:
             original = call.original or call
             if late:
                 self._gradients.lost(original, entered, leaves)
-        if self._chosen is not None:
-            self._chosen.ended(call)
             else:
                 self._gradients.leaving(original, entered, leaves)
 
@@ -309,13 +314,13 @@ class ModuleHooks:
                 self._sink.tensor(call, (role, leaf), t)
 
 
+        if call.choice.silent == "forward":
+            return
 def _kwargs(frame: FrameType) -> dict[str, Any]:
     """Return the keyword arguments of the call that runs in torch's frame.
 
     A process-wide pre hook is not handed them. The alternative, a mark in every module's table
     of hooks that want keywords, would be copied and saved with the module.
-        if call.choice.silent == "forward":
-            return
     """
     found = local(frame, "kwargs")
     return found if isinstance(found, dict) else {}
