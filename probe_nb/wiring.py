@@ -166,7 +166,8 @@ def wired(
             rewrote=writer.rewrote,
         )
     scale = scaling.scale if scaling is not None else lambda: None
-    rows = StepRows(watched, clock, recorder, only, roles=roles, scale=scale)
+    of_steps = roles if not options.one_way else frozenset[Role]()
+    rows = StepRows(watched, clock, recorder, only, roles=of_steps, scale=scale)
     info.moved = rows.groups
     steps = StepsTaken(optimizers if of_steps & ROLES else (), clock, rows, recorder, scaling)
     if scaling is not None:
