@@ -20,11 +20,11 @@ from probe_nb.terms import printable
 Leaf = tuple[str, Tensor]
 Members = Iterable[tuple[object, Any]]
 
-_DEPTH: Final = 32
+DEPTH: Final = 32
 """Deeper than any honest argument; bounds the paths along a linked list."""
 
 TOO_DEEP: Final = (
-    f"arguments or results are nested more than {_DEPTH} deep: what lies deeper was not looked at"
+    f"arguments or results are nested more than {DEPTH} deep: what lies deeper was not looked at"
 )
 
 _CACHES: Final = ("Cache", "CacheLayerMixin")
@@ -44,9 +44,9 @@ def arguments(args: tuple[Any, ...], kwargs: dict[str, Any], unread: set[str]) -
     if len(args) == 1 and not kwargs and type(args[0]) is Tensor:
         return [("0", args[0])]
     walk = _Walk(unread)
-    walk.through(enumerate(args), "", _DEPTH)
+    walk.through(enumerate(args), "", DEPTH)
     if kwargs:
-        walk.through(_entries(kwargs), "kwargs.", _DEPTH)
+        walk.through(entries(kwargs), "kwargs.", DEPTH)
     return walk.found
 
 
@@ -61,7 +61,7 @@ def results(output: Any, unread: set[str]) -> list[Leaf]:
         return [("0", output)]
     walk = _Walk(unread, caches=True)
     if kind not in _SCALARS:
-        walk.into(output, "", _DEPTH)
+        walk.into(output, "", DEPTH)
     return walk.found
 
 
@@ -94,7 +94,7 @@ class _Walk:
 
     def into(self, value: Any, prefix: str, depth: int) -> None:
         """Look into an object, if it is a container."""
-        members = _members(value, type(value))
+        members = members(value, type(value))
         if members is None and self._caches:
             members = _cached(value)
         if members is None:
@@ -113,10 +113,10 @@ class _Walk:
             )
 
 
-def _members(value: Any, kind: type) -> Members | None:
+def members(value: Any, kind: type) -> Members | None:
     """Return the named parts of a container, None for any other object."""
     if kind is dict or issubclass(kind, dict):
-        return _entries(value)
+        return entries(value)
     if issubclass(kind, tuple):
         return _of_tuple(value, kind)
     if issubclass(kind, list):
@@ -126,7 +126,7 @@ def _members(value: Any, kind: type) -> Members | None:
         return _fields(value, kind, fields)
     for name in [_STORES[each.__name__] for each in kind.__mro__ if each.__name__ in _STORES]:
         stored: Any = _attributes(value).get(name)
-        return _entries(stored) if issubclass(type(stored), dict) else None
+        return entries(stored) if issubclass(type(stored), dict) else None
     return None
 
 
@@ -140,7 +140,7 @@ def _of_tuple(value: Any, kind: type) -> Members:
     return zip(names, parts, strict=False) if type(names) is tuple else enumerate(parts)
 
 
-def _entries(value: dict[Any, Any]) -> Members:
+def entries(value: dict[Any, Any]) -> Members:
     pairs: list[tuple[Any, Any]] = list(dict.items(value))
     for place, (key, each) in enumerate(pairs):
         if type(key) is not str:
