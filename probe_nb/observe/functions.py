@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from probe_nb.errors import ConfigError
 from probe_nb.observe.aside import aside
+from probe_nb.observe.arguments import Arguments
 from probe_nb.observe.calls import WHOLE, Call, Clock
 from probe_nb.observe.chosen import Chosen
 from probe_nb.observe.compiled import beside
@@ -103,6 +104,8 @@ class Functions:
         self._mode = _Mode(self)
         self.place = Place(self._mode)
         self._cramped = False
+        self.values: Arguments | None = None
+        """Records what is no tensor, where that is asked for."""
         self.registered = Registered(self)
         self._renamed: list[tuple[Any, str, Any]] = []
         self.closed = True
@@ -237,6 +240,8 @@ class Functions:
         if self._inputs and choice.silent != "forward":
             for leaf, t in leaves:
                 self._sink.tensor(call, ("input", leaf), t)
+        if self.values is not None:
+            self.values.given(call, args, seen.kwargs, self._unread)
         entered = None
         flows = seen.graph and choice.silent != "backward" and self._gradients.reads
         if flows and torch.is_grad_enabled():
@@ -248,13 +253,16 @@ class Functions:
         call = begun.call
         if not begun.graph:
             self._rewrote()
-        leaves = results(begun.written if result is None else result, self._unread)
+        result = begun.written if result is None else result
+        leaves = results(result, self._unread)
         if self._outputs and call.choice.silent != "forward":
             for leaf, t in leaves:
                 if late:
                     self._sink.absent(call, ("output", leaf), Facts.of(t), "unsupported")
                 else:
                     self._sink.tensor(call, ("output", leaf), t)
+        if self.values is not None and not late:
+            self.values.returned(call, result, self._unread)
         if begun.entered is not None:
             self._gradients.leaving(call, begun.entered, leaves)
 
