@@ -1,20 +1,19 @@
 """One watch from attach to detach. READ THIS FIRST.
 
-`doors.watch` and `doors.start` make a `Session`; `stop` and `step` below act on open ones. A
-session chooses the modules (`observe.select`), counts steps (`observe.calls`), sees tensors
-(`observe.modules`, `observe.gradients`), has them reduced (`stats.summary`) and written down
-(`recorder`, `store`). What it leaves is a `Run`. Whatever ends it, `close` gives everything back.
+`doors.watch` and `doors.start` make a `Session`; `stop` and `step` below act on open ones. Its
+`pace` has the rooms made (`wiring`): modules are chosen (`observe.select`), steps counted
+(`observe.calls`), tensors seen (`observe.modules`, `observe.gradients`), reduced (`stats.summary`)
+and written down (`recorder`, `store`). What it leaves is a `Run`. Whatever ends it, `close` gives
+everything back.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from torch import nn
-from torch.optim import Optimizer
 
 from probe_nb import about, config
 from probe_nb.analysis import alert_rules
@@ -26,22 +25,12 @@ from probe_nb.observe.attach import Attachment
 from probe_nb.observe.functions import Functions
 from probe_nb.observe.only import Range
 from probe_nb.observe.optimizers import as_optimizers
-from probe_nb.observe.select import (
-    Tree,
-    add_modules,
-    as_module,
-    mark_selected,
-)
-from probe_nb.observe.shards import owned
+from probe_nb.observe.select import as_module
+from probe_nb.pace import Pace
 from probe_nb.run import Run
 from probe_nb.stats.kernels import cpu
 from probe_nb.stopping import Stopper
 from probe_nb.terms import printable, shown
-from probe_nb.wiring import wired
-
-_PATIENCE: Final = 1.0
-_WAITING: Final = 10_000
-"""Seconds, or rows, after which a long step is taken in between two of its root forwards."""
 
 _open: list[Session] = []
 
@@ -59,31 +48,21 @@ class Session:
     ) -> None:
         """Prepare everything; nothing is attached before `open`."""
         self.config = options
-        rooms = wired(models, options, optimizer, scaler, self)
+        self._pace = Pace(models, options, optimizer, scaler, self.close)
+        self._rooms = rooms = self._pace.rooms
         self.run = rooms.run
-        self._watched, self._by_id = rooms.watched, rooms.by_id
-        self._trees = {w: Tree() for w in self._watched if w.is_root}
-        self._clock, self._recorder = rooms.clock, rooms.recorder
-        self._modules, self._gradients = rooms.modules, rooms.gradients
-        self._parameters, self._only = rooms.parameters, rooms.only
-        self._scaler, self._coverage = rooms.scaler, rooms.coverage
-        self._steps, self._buffers = rooms.steps, rooms.buffers
-        self._functions = rooms.functions
-        self._attachment = rooms.attachment
+        self.listeners = self._pace.listeners
         alert_rules.checked(options.alerts)
         self.run.info.notices += [
             f"`{type(each).__name__}` was named as an optimizer and holds no parameter of what is "
             "watched: was it made before the model was replaced?"
             for each in as_optimizers(optimizer)
-            if not self.holds_watched(each)
+            if not self._pace.holds_watched(each)
         ]
-        self.listeners: list[Callable[[], None]] = []
         if options.on_finding is not None:
             self.listeners.append(Hearer(self.run.columns, self.run.info, options.on_finding))
         self.closers: list[Callable[[], None]] = []
         self._attached: Attachment | None = None
-        self._drained_at = time.monotonic()
-        self._unread = True
 
     # -- lifetime -------------------------------------------------------------------------------
 
@@ -109,9 +88,9 @@ class Session:
                 other.close("restarted")
                 restarted(other.run)
         cpu.warm()
-        attachment = self._attachment
+        attachment = self._rooms.attachment
         try:
-            attachment.attach(self._modules_alive())
+            attachment.attach(self._pace.modules())
             self._attached = attachment
             self.run.bind(self)
             _open.append(self)
@@ -124,16 +103,13 @@ class Session:
         self.close("interrupted")
         self.run.tensors.withdraw()
 
-    def _modules_alive(self) -> list[nn.Module]:
-        all_of_them = (*self._watched, *self._only.named)
-        return [m for w in all_of_them if w.selected and (m := w.module()) is not None]
-
     def shares_modules_with(self, other: Session) -> bool:
         """Tell whether both watch the same module, or neither watches any."""
-        if not self._watched and not other._watched:
+        mine, watched = self._rooms.by_id, other._rooms.watched
+        if not self._rooms.watched and not watched:
             return True
-        theirs = [m for w in other._watched if (m := w.module()) is not None]
-        return any((w := self._by_id.get(id(m))) is not None and w.module() is m for m in theirs)
+        theirs = [m for w in watched if (m := w.module()) is not None]
+        return any((w := mine.get(id(m))) is not None and w.module() is m for m in theirs)
 
     def close(self, reason: str) -> None:
         """Give everything back, then take in what was still waiting. Closing twice is harmless.
@@ -141,29 +117,29 @@ class Session:
         There is no lock that an interrupt could leave shut: each act can be repeated. Until all
         are done the session counts as open, so that `stop` finds one that was interrupted here.
         """
-        attached, info = self._attached, self.run.info
+        attached, info, rooms = self._attached, self.run.info, self._rooms
         if attached is None:
             return
-        for act in (self._only.close, self._rest, self._steps.settle, self._steps.step_ends):
+        for act in (rooms.only.close, self._rest, rooms.steps.settle, rooms.steps.step_ends):
             self._guarded(act)
-        attached.release(self._modules_alive())
+        attached.release(self._pace.modules())
         info.ended = reason if info.ended == "open" else info.ended
         self.run.bind(None)
-        self._drain()
-        self._recorder.forget()
-        self._buffers.close()
+        self._pace.drain()
+        rooms.recorder.forget()
+        rooms.buffers.close()
         about.finish(info)
-        self._take_in_new_modules(late=True)
-        self._note_unobserved()
+        self._pace.take_in_new_modules(late=True)
+        self._pace.note_unobserved()
         for closer in self.closers:
-            self._tell(closer)
+            self._pace.tell(closer)
         _open[:] = [session for session in _open if session is not self]
-        self._by_id.clear()
+        rooms.by_id.clear()
         self._attached = None
 
     def _rest(self) -> None:
-        if isinstance(self._recorder, Stopper):
-            self._recorder.rest()
+        if isinstance(self._rooms.recorder, Stopper):
+            self._rooms.recorder.rest()
 
     def _guarded(self, act: Callable[[], None]) -> None:
         """Do what may fail without harm to what comes after it: the hooks have to go."""
@@ -174,10 +150,6 @@ class Session:
             self.run.info.notices.append(text)
             notify(f"probe_nb: {text}")
 
-    def stopped(self, reason: str) -> None:
-        """Close because the first NaN or Inf was born, where that was asked for."""
-        self.close(reason)
-
     def abandon(self) -> None:
         """End the watch in a forked child, of whose run nobody would hear.
 
@@ -185,15 +157,15 @@ class Session:
         """
         attached, self._attached = self._attached, None
         if attached is not None:
-            attached.release(self._modules_alive())
+            attached.release(self._pace.modules())
             self.run.info.ended = "forked"
             self.run.info.notices.append("this process was forked off: what it does is not seen")
             self.run.bind(None)
 
     def close_after(self, error: BaseException) -> None:
         """Close because the user's code raised, and write down what and where."""
-        if isinstance(self._recorder, Stopper):
-            self._recorder.complete(error)
+        if isinstance(self._rooms.recorder, Stopper):
+            self._rooms.recorder.complete(error)
         try:
             reason = self._told(error)
         except Exception:  # an exception may have a text that raises
@@ -201,10 +173,10 @@ class Session:
         self.close(reason)
 
     def _told(self, error: BaseException) -> str:
-        where = self._modules.where(error)
+        where = self._rooms.modules.where(error)
         place = "" if where is None else f" in {shown(where)}"
         text = printable(" ".join(str(error).split()))
-        reason = f"{type(error).__name__}{place} at step {self._clock.last}"
+        reason = f"{type(error).__name__}{place} at step {self._rooms.clock.last}"
         return f"{reason}: {text[:200]}" if text else reason
 
     # -- steps --------------------------------------------------------------------------------
@@ -214,13 +186,13 @@ class Session:
         if self._attached is None:
             raise SessionStateError("This session is closed, so it has no step to end.")
         with aside():
-            self._clock.step_by_hand()
+            self._rooms.clock.step_by_hand()
 
     def only(self, module: Any, name: str) -> Range:
         """Record one module alone, as `name`, until the range that is returned is closed."""
         if self._attached is None:
             raise SessionStateError("This session is closed, so it records nothing any more.")
-        return self._only.open(as_module(module), config.as_name(name))
+        return self._rooms.only.open(as_module(module), config.as_name(name))
 
     def register_custom_api(self, module: Any, name: str, prefix: str | None = None) -> None:
         """Record a function of the user's as `prefix.name`, until the session closes."""
@@ -231,121 +203,17 @@ class Session:
         return self._of_functions().unregister(module, name)
 
     def _of_functions(self) -> Functions:
-        if self._attached is None or self._functions is None:
+        functions = self._rooms.functions
+        if self._attached is None or functions is None:
             raise SessionStateError(
                 "Functions are recorded by an open session at API level: "
                 '`probe.watch(model, level="api")`, or `"mix"`.'
             )
-        return self._functions
+        return functions
 
     def flush(self) -> None:
         """Take in what was seen so far, in the middle of a step."""
-        with aside():  # what we compute is no call of the user's
-            self._modules.drop_raised()
-            self._steps.settle()
-            self._drain()
-            self._note_unobserved()
-
-    def step_begins(self) -> None:
-        """Prepare the first root forward of a step: parameters are read before they are used."""
-        for watched in self._watched:
-            watched.begin_step()
-        self._only.begin_step()
-        if self._functions is not None:
-            self._functions.begin_step()
-        self._unread = True
-        self._read_parameters()
-
-    def _read_parameters(self) -> None:
-        """Record the parameters once a step, at the first root forward that is recorded."""
-        self._steps.drop_raised()
-        if self._unread and self._clock.recording:
-            self._unread = False
-            self._take_in_new_modules()
-            for watched in self._watched:
-                watched.renamed()  # a root that is lazy was built just before its first step
-            self._modules.prepare(self._modules_alive())
-            self._parameters.step_begins()
-            self._buffers.step_begins()
-
-    def _take_in_new_modules(self, *, late: bool = False) -> None:
-        """Watch what was put into a model since: a replaced head, an adapter."""
-        for root in [w for w in self._watched if w.is_root]:
-            model = root.module()
-            if model is None or not self._trees[root].changed(model):
-                continue
-            added = add_modules(self._by_id, root.model, model)
-            mark_selected(added, self.config.select, must_match=False)
-            for watched in added:
-                watched.late = late
-            self._watched += added
-            self.run.info.modules += len(added)
-
-    def step_goes_on(self) -> None:
-        """Take in what waits, now and then, where no optimizer or nobody ends a step."""
-        self._read_parameters()
-        late = time.monotonic() - self._drained_at > _PATIENCE
-        if late or self._recorder.waiting > _WAITING:
-            self._drain(wait=False)
-            self._gradients.prune(leaves=False)
-
-    def step_ended(self) -> None:
-        """Take in what the step left; what the device has not sent yet is left to the next."""
-        self._steps.step_ends()
-        if self._clock.recording or self._recorder.waiting:
-            self._drain(wait=False)
-        self._gradients.prune()
-
-    def optimizer_stepped(self, optimizer: Optimizer) -> None:
-        """Let the step end with the next root forward, unless a scaler's update will end it.
-
-        That ends also a step that the scaler skips, of which no hook tells.
-        """
-        if self._scaler is None or not self._scaler.knows(optimizer):
-            self._clock.optimizer_stepped()
-
-    def holds_watched(self, optimizer: Optimizer) -> bool:
-        """Tell whether an optimizer moves a watched parameter."""
-        mine = {id(each.parameter) for each in owned(self._watched, selected=False)}
-        return any(id(p) in mine for group in optimizer.param_groups for p in group["params"])
-
-    # -- what is left ---------------------------------------------------------------------------
-
-    def _drain(self, *, wait: bool = True) -> None:
-        try:
-            lost = self._recorder.drain(wait=wait)
-        except Exception as error:
-            self._recorder.forget()
-            lost = [f"rows up to step {self._clock.last} were lost: {error!r}"]
-        except BaseException as error:  # Ctrl-C: what still waits can be taken in later
-            self.run.info.notices.append(
-                f"rows of step {self._clock.last} may be missing: {error!r}"
-            )
-            raise
-        self.run.info.notices += lost
-        for each in lost:
-            notify(f"probe_nb: {each}")
-        self.run.info.steps = self._clock.steps
-        self._drained_at = time.monotonic()
-        if self.listeners:
-            self._note_unobserved()
-        for listener in tuple(self.listeners):
-            self._tell(listener)
-
-    def _tell(self, listener: Callable[[], None]) -> None:
-        """Call a listener; one that fails is not called again and stops nobody."""
-        try:
-            listener()
-        except Exception as error:
-            if listener in self.listeners:
-                self.listeners.remove(listener)
-            notify(f"A live view was switched off: {error}")
-
-    def _note_unobserved(self) -> None:
-        notices = self.run.info.notices
-        unread = (*self._modules.unread.copy(), *self._steps.unread)
-        notices += [text for text in unread if text not in notices]
-        self.run.info.unobserved = self._coverage.unobserved()
+        self._pace.flush()
 
 
 def _after_fork() -> None:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 import probe_nb as probe
-from probe_nb import session
+from probe_nb import pace, session
 from probe_nb.view.inspector import Inspector
 from probe_nb.view.live import LiveView
 from tests.models import hook_tables, no_faults
@@ -253,7 +253,7 @@ def test_forwards_in_threads_and_their_backward_in_another_are_paired():
 def test_the_stacks_of_threads_that_are_gone_are_gone():
     model = small()
     with probe.watch(model, live=False):
-        hooks = session.sessions()[0]._modules
+        hooks = session.sessions()[0]._rooms.modules
         seen = []
 
         def act():
@@ -283,7 +283,7 @@ def handles():
 @pytest.mark.parametrize("steps", [None, "1000"])
 def test_training_by_hand_gathers_no_handles(monkeypatch, steps):
     """No optimizer ends a step, so it never ends."""
-    monkeypatch.setattr(session, "_PATIENCE", 0.0)
+    monkeypatch.setattr(pace, "_PATIENCE", 0.0)
     model, counted = small(), []
     with no_faults(), probe.watch(model, steps=steps, live=False) as run:
         for n in range(60):
@@ -310,7 +310,7 @@ def test_a_hook_that_a_thread_puts_on_while_handles_are_pruned_is_taken_away_aga
     sys.setswitchinterval(1e-6)
     try:
         with probe.watch(model, roles="grad_output", live=False):
-            gradients = session.sessions()[-1]._gradients
+            gradients = session.sessions()[-1]._rooms.gradients
             model(X).sum().backward()
             threads = [threading.Thread(target=forwards) for _ in range(3)]
             for thread in threads:

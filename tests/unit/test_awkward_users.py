@@ -157,7 +157,7 @@ def test_an_exception_without_a_text_is_still_the_users_own():
 
 
 def test_a_long_evaluation_does_not_wait_for_an_optimizer(monkeypatch):
-    monkeypatch.setattr("probe_nb.session._WAITING", 10)
+    monkeypatch.setattr("probe_nb.pace._WAITING", 10)
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with probe.watch(model, optimizer=optimizer, roles="output") as run, torch.no_grad():

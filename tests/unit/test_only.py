@@ -288,7 +288,7 @@ def test_the_coverage_says_that_a_range_silenced_a_module(net):
 def test_ranges_do_not_add_up_over_many_steps(net):
     optimizer = torch.optim.SGD(net.parameters(), 0.0)
     with probe.watch(net, optimizer=optimizer, live=False) as run:
-        only = probe.session.sessions()[0]._only
+        only = probe.session.sessions()[0]._rooms.only
         for _ in range(50):
             with run.only(net.block, "MyBlock"):
                 net(X).sum().backward()

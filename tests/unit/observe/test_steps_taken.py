@@ -574,7 +574,7 @@ class Breaks(torch.optim.SGD):
 
 def copies_alive():
     gc.collect()
-    named = sessions()[0]._steps._named.values()
+    named = sessions()[0]._rooms.steps._named.values()
     return [each.step for each in named if each.step is not None]
 
 
@@ -709,7 +709,7 @@ def test_a_step_whose_rows_cannot_be_written_leaves_no_copy_and_no_hook(monkeypa
         model(torch.ones(1, 3)).sum().backward()
         optimizer.step()
         (session,) = sessions()
-        (known,) = session._steps._named.values()
+        (known,) = session._rooms.steps._named.values()
         assert known.step is None
         assert len(optimizer._optimizer_step_pre_hooks) == others
         assert len(optimizer._optimizer_step_post_hooks) == 0
