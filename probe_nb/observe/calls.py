@@ -63,6 +63,10 @@ class Call:
     """The backwards for which that was done."""
     choice: Choice = WHOLE
     """What of it is recorded."""
+    row: int = -1
+    """Its row in the table of calls; that of the call around it where it has none."""
+    stack: int = -1
+    """The code of the lines that led to it, -1 where nobody asked."""
 
     def is_in(self, frame: FrameType) -> bool:
         """Tell whether a frame at the call's address is its own: no hook tells of a Ctrl-C."""
@@ -136,6 +140,11 @@ class Clock:
         if self.updated():
             self.optimizer_stepped()
         return self.due
+
+    def is_over(self) -> bool:
+        """Tell whether the step ends with what comes next, if that is part of another one."""
+        due = self.is_due()
+        return self.begun and (due or self.rooted) and self._over()
 
     def root_forward(self, *, root: bool = True, again: bool = False) -> bool:
         """Take note of a forward that nothing watched runs around; True if it begins a step.

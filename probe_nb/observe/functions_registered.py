@@ -93,7 +93,8 @@ class Registered:
     def __init__(self, observer: Observer) -> None:
         """Replace nothing yet; `observer` hears of the calls."""
         self._observer = observer
-        self._running: set[int] = set()
+        self.running_rows: dict[int, int] = {}
+        """Of each thread that runs a registered function, its row in the table of calls."""
         self._replaced: list[Replaced] = []
         self._built_in: set[str] = set()
 
@@ -129,7 +130,7 @@ class Registered:
 
     def running(self) -> bool:
         """Tell whether this thread runs a registered function: what it calls is part of it."""
-        return bool(self._running) and threading.get_ident() in self._running
+        return bool(self.running_rows) and threading.get_ident() in self.running_rows
 
     def _run(
         self,
@@ -151,11 +152,11 @@ class Registered:
         if begun is None or seen is None:
             return function(*args, **kwargs)
         thread = threading.get_ident()
-        self._running.add(thread)
+        self.running_rows[thread] = begun.call.row
         try:
             result = function(*args, **kwargs)
         finally:
-            self._running.discard(thread)
+            self.running_rows.pop(thread, None)
         work = isinstance(result, _work())
         self._observer.end(begun, result if seen.graph else None, late=work)
         return result
