@@ -17,8 +17,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from probe_nb.errors import ConfigError
-from probe_nb.observe.aside import aside
 from probe_nb.observe.arguments import Arguments
+from probe_nb.observe.aside import aside
 from probe_nb.observe.calls import WHOLE, Call, Clock
 from probe_nb.observe.chosen import Chosen
 from probe_nb.observe.compiled import beside
@@ -27,6 +27,7 @@ from probe_nb.observe.functions_registered import Registered, Seen, named
 from probe_nb.observe.functions_stack import Place
 from probe_nb.observe.gradients import Gradients
 from probe_nb.observe.graph import Entered
+from probe_nb.observe.hierarchy import Hierarchy
 from probe_nb.observe.leaves import arguments, results
 from probe_nb.observe.modules import ModuleHooks
 from probe_nb.observe.only import Only
@@ -107,6 +108,8 @@ class Functions:
         self.values: Arguments | None = None
         """Records what is no tensor, where that is asked for."""
         self.registered = Registered(self)
+        self.hierarchy: Hierarchy | None = None
+        """Takes note of what runs inside what."""
         self._renamed: list[tuple[Any, str, Any]] = []
         self.closed = True
 
@@ -193,7 +196,7 @@ class Functions:
                 seen = seen._replace(name=self._namer.name(known, seen.args, frame))
             if chosen and seen.name:
                 with aside():
-                    return self._begin(seen, around)
+                    return self._begin(seen, around, frame)
         except RecursionError:  # there is no room on the stack, not even for a call to say so
             self._cramped = True
         except Exception as error:  # a fault of ours is never the user's
@@ -221,7 +224,7 @@ class Functions:
             opened.enter(frame)  # drops what was left by an interrupt
         return opened.stack[-1] if opened.stack else None
 
-    def _begin(self, seen: Seen, around: Call | None) -> Begun | None:
+    def _begin(self, seen: Seen, around: Call | None, frame: FrameType) -> Begun | None:
         clock, name, args = self._clock, seen.name, seen.args
         if not clock.begun and clock.root_forward(root=False):
             self._begins()
@@ -236,6 +239,8 @@ class Functions:
         )
         training = around is not None and around.training
         call = Call(watched, 0, *when, number, training, choice=choice)
+        if self.hierarchy is not None:
+            self.hierarchy.begin(call, around, frame)
         leaves = arguments(args, seen.kwargs, self._unread)
         if self._inputs and choice.silent != "forward":
             for leaf, t in leaves:
