@@ -94,16 +94,16 @@ class _Walk:
 
     def into(self, value: Any, prefix: str, depth: int) -> None:
         """Look into an object, if it is a container."""
-        members = members(value, type(value))
-        if members is None and self._caches:
-            members = _cached(value)
-        if members is None:
+        parts = members(value, type(value))
+        if parts is None and self._caches:
+            parts = _cached(value)
+        if parts is None:
             self._pass_over(type(value))
         elif depth == 0:
             self._unread.add(TOO_DEEP)
         else:
             self._entered.add(id(value))
-            self.through(members, prefix, depth)
+            self.through(parts, prefix, depth)
 
     def _pass_over(self, kind: type) -> None:
         if Mapping in kind.__mro__:
