@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from probe_nb import grammar
 from probe_nb.errors import ConfigError
+from probe_nb.extras import Extra, as_extras
 from probe_nb.grammar import Memory, Slice, Steps, Tokens
 from probe_nb.keep import Keep, as_keep
 from probe_nb.terms import MODULE_ROLES, Role, printable
@@ -65,6 +66,8 @@ class WatchConfig:
     names: tuple[str, ...] = ()
     ranks: str | None = None
     slices: tuple[Slice, ...] = ()
+    slices: tuple[Slice, ...] = ()
+    extras: tuple[Extra, ...] = ()
     one_way: str | None = None
     on_finding: Callable[[Any], object] | None = field(default=None, compare=False, repr=False)
     wants: Callable[[int], bool] = field(default=lambda _: True, compare=False, repr=False)
@@ -76,6 +79,7 @@ class WatchConfig:
         values = {name: getattr(self, name) for name in named if name not in _LIVE}
         values["alerts"] = dict(self.alerts)
         values["keep"] = None if self.keep is None else self.keep.as_dict()
+        values["extras"] = {each.text: list(each.select) for each in self.extras}
         values["slices"] = [each._asdict() for each in self.slices]
         return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
@@ -108,6 +112,7 @@ def checked(
     forward_only: bool = False,
     names: str | Sequence[str] | None = None,
     backward_only: bool = False,
+    extras: Any = None,
     slices: Any = None,
     on_finding: Callable[[Any], object] | None = None,
 ) -> WatchConfig:
@@ -167,6 +172,7 @@ def checked(
         ranks=written_ranks,
         slices=grammar.slices(slices),
         on_finding=on_finding,
+        extras=as_extras(extras, recorded),
         names=grammar.words("names", names),
         wants=wants,
         wants_rank=wants_rank,

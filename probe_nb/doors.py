@@ -27,7 +27,7 @@ _OPTIONS: Final = (
     *("first_step", "micro_batches", "reduce_once", "compiled", "recompute"),
     *("keep", "stop_on", "alerts", "on_finding", "memory", "name", "live"),
     *("stacks", "structure", "values", "checksum", "scope", "when", "ranks"),
-    *("forward_only", "backward_only", "slices", "names"),
+    *("forward_only", "backward_only", "slices", "names", "extras"),
 )
 
 
@@ -140,6 +140,7 @@ def watch(
     forward_only: bool = False,
     backward_only: bool = False,
     slices: Any = None,
+    extras: Any = None,
     stacks: bool = False,
     structure: bool = False,
     values: bool = False,
@@ -202,6 +203,9 @@ def watch(
         forward_only: Record nothing of the backward and of the optimizer.
         backward_only: Record gradients alone; no tensor of the forward is reduced.
         slices: Measure a part of each tensor: a list of `{"dim": 1, "begin": 0, "end": 16}`.
+        extras: What else is computed, of which modules: `{"spectral_norm": "type:Linear"}`. Also
+            `stable_rank`, `attention_entropy`, `softmax_max` and others; see
+            docs/training-monitor.md for the formulas and what each costs.
         stacks: Keep from where in your code each module or function was called; `run.calls()`.
         structure: Record classes, shapes and dtypes alone and reduce nothing; `run.structure()`.
         values: Record arguments and results that are no tensors too; `run.values()`.
@@ -259,6 +263,7 @@ def watch(
         backward_only=backward_only,
         names=names,
         slices=slices,
+        extras=extras,
         stacks=stacks,
         structure=structure,
         values=values,

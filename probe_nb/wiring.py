@@ -15,7 +15,10 @@ from torch.optim import Optimizer
 
 from probe_nb import about, config
 from probe_nb.config import WatchConfig
+from probe_nb.errors import ConfigError
+from probe_nb.extras import BELOW
 from probe_nb.keeper import Keeper
+from probe_nb.measuring import Measuring, SummingAndMeasuring
 from probe_nb.observe.attach import Attachment
 from probe_nb.observe.buffers import Buffers
 from probe_nb.observe.calls import Clock
@@ -116,6 +119,10 @@ def wired(
     recorder: Recorder | Keeper | Stopper = writer
     if options.keep is not None:
         recorder = Keeper(writer, options.keep, run, watched)
+    if isinstance(writer, Measuring):
+        if scaling is not None and any(each.name == BELOW for each in options.extras):
+            raise ConfigError("`below` counts gradients as they come; give no `scaler` with it.")
+        writer.wants(options.extras, watched)
     if options.stop_on is not None:
         recorder = Stopper(recorder, run, events.stopped, outputs="output" in options.roles)
     roles, tasks = frozenset(options.roles), Tasks(clock)
@@ -167,7 +174,9 @@ def wired(
         )
     scale = scaling.scale if scaling is not None else lambda: None
     of_steps = roles if not options.one_way else frozenset[Role]()
-    rows = StepRows(watched, clock, recorder, only, roles=of_steps, scale=scale)
+    rows = StepRows(watched, clock, sink, only, roles=of_steps, scale=scale)
+    if isinstance(writer, Measuring):
+        modules.extras = rows.extras = writer
     info.moved = rows.groups
     steps = StepsTaken(optimizers if of_steps & ROLES else (), clock, rows, recorder, scaling)
     if scaling is not None:
@@ -256,8 +265,9 @@ def _rank(joined: int | None) -> int:
         run.info.rank,
     )
     if options.checksum is not None:
-        return Summing(SUMS[options.checksum], *settings)
-    return Recorder(*settings)
+        sums = SUMS[options.checksum]
+        return (SummingAndMeasuring if options.extras else Summing)(sums, *settings)
+    return (Measuring if options.extras else Recorder)(*settings)
 
 
 def _clock(options: WatchConfig, events: Events, *, expects_training: bool) -> Clock:

@@ -27,7 +27,7 @@ from probe_nb.observe.raised import raising
 from probe_nb.observe.regions import Place, Regions, local
 from probe_nb.observe.replicas import Replicas, is_replica
 from probe_nb.observe.select import Watched
-from probe_nb.observe.sink import Facts, Sink
+from probe_nb.observe.sink import Extras, Facts, Sink
 from probe_nb.terms import Role
 
 
@@ -78,6 +78,12 @@ class ModuleHooks:
         """What of arguments and results was not looked at, in words."""
         self.open = OpenCalls(self._regions)
 
+        self.values: Arguments | None = None
+        """Records what is no tensor, where that is asked for."""
+        self.extras: Extras | None = None
+        """Computes of calls what was asked for beside their tensors."""
+        self.hierarchy: Hierarchy | None = None
+        """Takes note of what runs inside what."""
     # torch calls these two. They hold the only `except` between us and the user's model, and the
     # only guard that keeps the user's function modes and tensor classes from seeing what we read.
 
@@ -225,7 +231,12 @@ class ModuleHooks:
         if module._forward_hooks:
             self._waits(module, pre=False)
         if call.recorded:
-            self._observe_inputs(call, arguments(args, kwargs, self.unread), late=late)
+            leaves = arguments(args, kwargs, self.unread)
+            if self.extras is not None and not late:
+                self.extras.entering(call, module, leaves)
+            self._observe_inputs(call, leaves, late=late)
+            if self.values is not None and not late:
+                self.values.given(call, args, kwargs, self.unread)
 
     def _outermost(self, watched: Watched) -> None:
         """Let the clock see the forward of a root, and what else can only begin a step."""
@@ -303,6 +314,10 @@ class ModuleHooks:
             else:
                 self._gradients.leaving(original, entered, leaves)
 
+        if self.values is not None and not late:
+            self.values.returned(call, output, self.unread)
+        if self.extras is not None and (module := call.watched.module()) is not None:
+            self.extras.leaving(call, module, [] if late else leaves)
     def _see(self, call: Call, role: Role, leaves: list[Leaf], *, late: bool) -> None:
         """Hand tensors over; `late` says that a hook of the user's may still replace them."""
         if role not in self._roles or (call.recompute and not self._recomputes):

@@ -65,3 +65,18 @@ class Sink(Protocol):
 
     def fault(self, watched: Watched | None, where: str, error: Exception) -> None:
         """Take note of an error of our own; it never reaches the user's code."""
+
+
+class Extras(Protocol):
+    """Computes what was asked for beside the rows; none of its methods raises or keeps a tensor."""
+
+    def entering(self, call: Call, module: nn.Module, leaves: Sequence[tuple[str, Tensor]]) -> None:
+        """Look at what a module is called with, before it can change it."""
+
+    def leaving(self, call: Call, module: nn.Module, leaves: Sequence[tuple[str, Tensor]]) -> None:
+        """Look at what a module gives."""
+
+    def before_step(
+        self, call: Call, name: str, grad: Tensor | None, kept: Sequence[tuple[str, Tensor]]
+    ) -> None:
+        """Look at what an optimizer keeps of a parameter before it moves it."""

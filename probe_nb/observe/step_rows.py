@@ -14,7 +14,7 @@ from probe_nb.observe.copies import copied, difference, obstacle, size
 from probe_nb.observe.only import Only, ParameterSink
 from probe_nb.observe.select import Watched
 from probe_nb.observe.shards import Owned, held, owned
-from probe_nb.observe.sink import Facts, Sink, Where
+from probe_nb.observe.sink import Extras, Facts, Sink, Where
 from probe_nb.observe.stepping import Named, Step
 from probe_nb.observe.values import Values
 from probe_nb.terms import Role, Status
@@ -38,6 +38,7 @@ class StepRows:
     ) -> None:
         """Write to `sink`; `watched` may grow, and `scale` gives the loss scale in force."""
         self.groups: dict[str, dict[str, str]] = {}
+        self.extras: Extras | None = None
         self._watched = watched
         self._clock = clock
         self._sink = ParameterSink(sink, only)
@@ -57,8 +58,17 @@ class StepRows:
             step.moved = _with_gradients(step)
             scale = getattr(optimizer, "grad_scale", None)
             self._gradients(named, step, scale if isinstance(scale, Tensor) else None)
+        if self.extras is not None:
+            self._before(self.extras, named, optimizer, step)
         if "update" in self._roles:
             _copy(named, step)
+
+    def _before(self, extras: Extras, named: Named, optimizer: Optimizer, step: Step) -> None:
+        """Hand over what the optimizer keeps now."""
+        calls = self._calls(named)
+        for each in step.moved:
+            kept = list(self._values.of(optimizer.state.get(each.parameter), each.name))
+            extras.before_step(calls(each.watched), each.name, each.parameter.grad, kept)
 
     def moved(self, named: Named, optimizer: Optimizer) -> list[Owned]:
         """Return the parameters that the optimizer moves, of the modules that are watched."""
