@@ -103,10 +103,21 @@ class Gradients:
             status: Status = "passthrough" if through else "stale_view"
             call.owed += (Owed(("grad_output", leaf), Facts.of(t), status),)
         elif not graph.cut_off(t):
-            hook = OutputHook(self, call, leaf, through=through)
+            hook = OutputHook(self, call, ("grad_output", leaf), through=through)
             self._attach_tensor(t, hook, (id(t), call.watched, leaf))
             return True
         return False
+
+    def saved(self, call: Call, leaf: str, t: Tensor) -> None:
+        """Attach to a tensor that the user saved."""
+        if not (t.requires_grad and graph.plain(t)) or graph.cut_off(t):
+            return
+        where: Where = ("value", leaf, "backward")
+        if stale(t):
+            self._sink.absent(call, where, Facts.of(t), "stale_view")
+        else:
+            hook = OutputHook(self, call, where, through=False)
+            self._attach_tensor(t, hook, (id(t), call.watched, leaf))
 
     def _attach_tensor(self, t: Tensor, hook: Hook, key: tuple[int, Watched, str]) -> None:
         """Hook an output; a leaf outlives its graphs, so there it replaces the call before."""

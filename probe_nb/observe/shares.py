@@ -53,20 +53,20 @@ class Hook:
 
 
 class OutputHook(Hook):
-    """Reads the gradient that arrives at an output."""
+    """Reads the gradient that arrives at an output, or at a tensor that was saved."""
 
-    __slots__ = ("_call", "_leaf", "_receiver", "_through")
+    __slots__ = ("_call", "_receiver", "_through", "_where")
 
-    def __init__(self, receiver: Receiver, call: Call, leaf: str, *, through: bool) -> None:
+    def __init__(self, receiver: Receiver, call: Call, where: Where, *, through: bool) -> None:
         """Remember the output; `through` says that it is an input handed on."""
-        self._receiver, self._call, self._leaf, self._through = receiver, call, leaf, through
+        self._receiver, self._call, self._where, self._through = receiver, call, where, through
 
     @beside
     def __call__(self, g: Tensor | None) -> None:
         """Run before the node that made the output; None comes where nothing flowed to it."""
         try:
             with aside():
-                where: Where = ("grad_output", self._leaf)
+                where = self._where
                 if self._through and g is not None:
                     self._receiver.unreadable(self._call, where, g, graph.task(), "passthrough")
                 else:
