@@ -19,6 +19,7 @@ from probe_nb.errors import ConfigError
 from probe_nb.extras import BELOW
 from probe_nb.keeper import Keeper
 from probe_nb.measuring import Measuring, SummingAndMeasuring
+from probe_nb.observe.arguments import Arguments
 from probe_nb.observe.attach import Attachment
 from probe_nb.observe.buffers import Buffers
 from probe_nb.observe.calls import Clock
@@ -36,6 +37,7 @@ from probe_nb.observe.select import Watched, watched_modules
 from probe_nb.observe.step_rows import ROLES, StepRows
 from probe_nb.observe.steps_taken import StepsTaken
 from probe_nb.observe.tasks import Tasks
+from probe_nb.observe.variables import Variables
 from probe_nb.recorder import Recorder
 from probe_nb.run import Run
 from probe_nb.stats.checksum import SUMS
@@ -44,6 +46,7 @@ from probe_nb.stopping import Stopper
 from probe_nb.store.columns import Columns
 from probe_nb.summing import Summing
 from probe_nb.terms import Role
+from probe_nb.valuing import ValueWriter
 
 
 class Events(Protocol):
@@ -88,6 +91,7 @@ class Rooms:
     steps: StepsTaken
     coverage: Coverage
     functions: Functions | None
+    variables: Variables
     attachment: Attachment
 
 
@@ -172,6 +176,11 @@ def wired(
             begins=events.step_begins,
             rewrote=writer.rewrote,
         )
+    values = ValueWriter(run.value_table, writer, info.rank)
+    if options.values:
+        modules.values = Arguments(values, roles, recomputes=options.recompute)
+        if functions is not None:
+            functions.values = modules.values
     scale = scaling.scale if scaling is not None else lambda: None
     of_steps = roles if not options.one_way else frozenset[Role]()
     rows = StepRows(watched, clock, sink, only, roles=of_steps, scale=scale)
@@ -207,6 +216,7 @@ def wired(
             unfused=functions is not None,
         ),
         functions=functions,
+        variables=Variables(clock, gradients, recorder, values, modules, events.step_begins),
         attachment=Attachment(
             modules,
             gradients,
