@@ -194,6 +194,10 @@ class Session:
             raise SessionStateError("This session is closed, so it records nothing any more.")
         return self._rooms.only.open(as_module(module), config.as_name(name))
 
+    def save(self, value: Any, name: str, *, backward: bool) -> None:
+        """Record a value under a name, and with `backward` the gradients of its tensors."""
+        self._rooms.variables.save(name, value, backward=backward)
+
     def register_custom_api(self, module: Any, name: str, prefix: str | None = None) -> None:
         """Record a function of the user's as `prefix.name`, until the session closes."""
         self._of_functions().register(module, name, prefix)
@@ -228,6 +232,12 @@ if hasattr(os, "register_at_fork"):
 
 def _warn_restarted(_: Run) -> None:
     notify("This model was already watched; the earlier session was stopped.")
+
+
+def save(value: Any, name: str, *, backward: bool) -> None:
+    """Record a value in every open session; where none is open nothing happens."""
+    for session in sessions():
+        session.save(value, name, backward=backward)
 
 
 def stop(run: Run | None = None) -> Run | None:
