@@ -62,13 +62,12 @@ class WatchConfig:
     values: bool = False
     checksum: str | None = None
     scope: tuple[str, str] | None = None
-    when: str | None = None
     names: tuple[str, ...] = ()
+    when: str | None = None
     ranks: str | None = None
-    slices: tuple[Slice, ...] = ()
+    one_way: str | None = None
     slices: tuple[Slice, ...] = ()
     extras: tuple[Extra, ...] = ()
-    one_way: str | None = None
     on_finding: Callable[[Any], object] | None = field(default=None, compare=False, repr=False)
     wants: Callable[[int], bool] = field(default=lambda _: True, compare=False, repr=False)
     wants_rank: Callable[[int], bool] = field(default=lambda _: True, compare=False, repr=False)
@@ -79,8 +78,8 @@ class WatchConfig:
         values = {name: getattr(self, name) for name in named if name not in _LIVE}
         values["alerts"] = dict(self.alerts)
         values["keep"] = None if self.keep is None else self.keep.as_dict()
-        values["extras"] = {each.text: list(each.select) for each in self.extras}
         values["slices"] = [each._asdict() for each in self.slices]
+        values["extras"] = {each.text: list(each.select) for each in self.extras}
         return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
 
@@ -107,13 +106,13 @@ def checked(
     values: bool = False,
     checksum: str | None = None,
     scope: Sequence[str] | None = None,
+    names: str | Sequence[str] | None = None,
     when: str | None = None,
     ranks: Steps = None,
     forward_only: bool = False,
-    names: str | Sequence[str] | None = None,
     backward_only: bool = False,
-    extras: Any = None,
     slices: Any = None,
+    extras: Any = None,
     on_finding: Callable[[Any], object] | None = None,
 ) -> WatchConfig:
     """Check every option and return them frozen.
@@ -168,15 +167,15 @@ def checked(
         values=bool(values),
         checksum=grammar.one_of(checksum, CHECKSUMS, "checksum"),
         scope=grammar.scope(scope),
+        names=grammar.words("names", names),
         when=grammar.one_of(when, MODES, "when"),
         ranks=written_ranks,
+        one_way="forward" if forward_only else "backward" if backward_only else None,
         slices=grammar.slices(slices),
-        on_finding=on_finding,
         extras=as_extras(extras, recorded),
-        names=grammar.words("names", names),
+        on_finding=on_finding,
         wants=wants,
         wants_rank=wants_rank,
-        one_way="forward" if forward_only else "backward" if backward_only else None,
     )
 
 

@@ -23,12 +23,13 @@ from probe_nb.observe.arguments import Arguments
 from probe_nb.observe.attach import Attachment
 from probe_nb.observe.buffers import Buffers
 from probe_nb.observe.calls import Clock
+from probe_nb.observe.chosen import Chosen
 from probe_nb.observe.compiled import NOTICE, Uncompiled
 from probe_nb.observe.coverage import Coverage
 from probe_nb.observe.functions import OF_CALLS, Functions
-from probe_nb.observe.chosen import Chosen
 from probe_nb.observe.functions_choice import Choice
 from probe_nb.observe.gradients import Gradients
+from probe_nb.observe.hierarchy import Hierarchy
 from probe_nb.observe.modules import ModuleHooks
 from probe_nb.observe.only import Only, ParameterSink
 from probe_nb.observe.optimizers import OptimizerHook, ScalerWatch, as_optimizers, as_scaler
@@ -40,6 +41,7 @@ from probe_nb.observe.tasks import Tasks
 from probe_nb.observe.variables import Variables
 from probe_nb.recorder import Recorder
 from probe_nb.run import Run
+from probe_nb.slicing import Slicing
 from probe_nb.stats.checksum import SUMS
 from probe_nb.stats.summary import Reducer
 from probe_nb.stopping import Stopper
@@ -48,11 +50,11 @@ from probe_nb.summing import Summing
 from probe_nb.terms import Role
 from probe_nb.valuing import ValueWriter
 
+_NOT_THIS_RANK: Final = "this process is rank {rank}, which `ranks={ranks}` leaves out"
+
 
 class Events(Protocol):
     """What a session is told of while it is open."""
-_NOT_THIS_RANK: Final = "this process is rank {rank}, which `ranks={ranks}` leaves out"
-
 
     def step_begins(self) -> None:
         """Take note of the first root forward of a step, before it runs."""
@@ -101,8 +103,9 @@ def wired(
     optimizer: Any,
     scaler: Any,
     events: Events,
+    into: Run | None = None,
 ) -> Rooms:
-    """Make the rooms of a session.
+    """Make the rooms of a session, which records into a run that is there, or a new one.
 
     Raises:
         SelectionError: A pattern matches no module.
@@ -112,38 +115,41 @@ def wired(
     by_id = {id(w.module()): w for w in watched}
     optimizers, scaling = as_optimizers(optimizer), as_scaler(scaler)
     info = about.begin(models, len(watched), options)
-    run = Run(info, Columns(budget=options.memory, notices=info.notices))
-    expects_training = bool(optimizers) or scaling is not None
-    clock = _clock(options, events, expects_training=expects_training)
+    if into is not None:
+        info = about.go_on(into.info, info)
     chosen = _chosen(watched, options)
     if not options.wants_rank(rank := _rank(info.rank)):
         options = replace(options, wants=lambda _: False)
         info.notices.append(_NOT_THIS_RANK.format(rank=rank, ranks=options.ranks))
+    run = into or Run(info, Columns(budget=options.memory, notices=info.notices))
+    expects_training = bool(optimizers) or scaling is not None
+    clock = _clock(options, events, expects_training=expects_training)
     writer = _recorder(run, options, clock, scaling)
     recorder: Recorder | Keeper | Stopper = writer
-    if options.keep is not None:
-        recorder = Keeper(writer, options.keep, run, watched)
     if isinstance(writer, Measuring):
         if scaling is not None and any(each.name == BELOW for each in options.extras):
             raise ConfigError("`below` counts gradients as they come; give no `scaler` with it.")
         writer.wants(options.extras, watched)
+    if options.keep is not None:
+        recorder = Keeper(writer, options.keep, run, watched)
     if options.stop_on is not None:
         recorder = Stopper(recorder, run, events.stopped, outputs="output" in options.roles)
+    sink = Slicing(recorder, options.slices) if options.slices else recorder
     roles, tasks = frozenset(options.roles), Tasks(clock)
     if options.level == "api":
         roles &= OF_CALLS
     if options.level == "debug":
         roles = frozenset()
-    gradients = Gradients(clock, recorder, roles, tasks)
+    gradients = Gradients(clock, sink, roles, tasks)
     only = Only(by_id, clock)
-    owned = ParameterSink(recorder, only)
+    only.chosen = chosen
+    owned = ParameterSink(sink, only)
     parameters = Parameters(watched, clock, owned, tasks, roles)
     once = options.reduce_once
     buffers = Buffers(watched, clock, owned, wanted="buffer" in roles, once=once)
     info.shared = parameters.shared
 
     def built(module: Watched) -> None:
-    only.chosen = chosen
         parameters.built(module)
         buffers.built(module)
 
@@ -152,7 +158,7 @@ def wired(
         by_id,
         clock,
         gradients,
-        recorder,
+        sink,
         roles,
         only=only,
         records=options.level in config.NEEDS_MODEL,
@@ -160,14 +166,14 @@ def wired(
         begins=events.step_begins,
         goes_on=events.step_goes_on,
         built=built,
+        chosen=chosen,
     )
     functions = None
     if options.level in config.OF_FUNCTIONS:
         functions = Functions(
             clock,
             gradients,
-            recorder,
-        chosen=chosen,
+            sink,
             roles,
             only=only,
             modules=modules,
@@ -175,7 +181,13 @@ def wired(
             everywhere=not options.select,
             begins=events.step_begins,
             rewrote=writer.rewrote,
+            chosen=chosen,
         )
+    if options.level != "debug":
+        modules.hierarchy = Hierarchy(run.call_table, info.rank, stacks=options.stacks)
+        if functions is not None:
+            functions.hierarchy = modules.hierarchy
+            modules.hierarchy.functions = functions.registered.running_rows
     values = ValueWriter(run.value_table, writer, info.rank)
     if options.values:
         modules.values = Arguments(values, roles, recomputes=options.recompute)
@@ -190,7 +202,6 @@ def wired(
     steps = StepsTaken(optimizers if of_steps & ROLES else (), clock, rows, recorder, scaling)
     if scaling is not None:
         clock.updated = steps.updated
-            chosen=chosen,
     stepped = OptimizerHook(optimizers, events.holds_watched, events.optimizer_stepped)
     opened = options.compiled == "eager"
     if opened:
@@ -229,16 +240,6 @@ def wired(
     )
 
 
-def _of_modules(roles: frozenset[Role], options: WatchConfig) -> frozenset[Role]:
-    """Return the roles that modules of the model have rows of."""
-    return roles if options.level in config.NEEDS_MODEL else frozenset()
-
-
-def _recorder(
-    run: Run,
-    options: WatchConfig,
-    clock: Clock,
-    scaling: ScalerWatch | None,
 def _chosen(watched: list[Watched], options: WatchConfig) -> Chosen | None:
     """Return what says what of each call is recorded; None where all is.
 
@@ -266,6 +267,16 @@ def _rank(joined: int | None) -> int:
     return joined if joined is not None else int(told) if told.isdecimal() else 0
 
 
+def _of_modules(roles: frozenset[Role], options: WatchConfig) -> frozenset[Role]:
+    """Return the roles that modules of the model have rows of."""
+    return roles if options.level in config.NEEDS_MODEL else frozenset()
+
+
+def _recorder(
+    run: Run,
+    options: WatchConfig,
+    clock: Clock,
+    scaling: ScalerWatch | None,
 ) -> Recorder:
     settings = (
         run.columns,

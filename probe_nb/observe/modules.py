@@ -16,11 +16,13 @@ import torch
 from torch import nn
 
 from probe_nb.observe.aside import aside
+from probe_nb.observe.arguments import Arguments
 from probe_nb.observe.behind import Behinds, overtaken
 from probe_nb.observe.calls import WHOLE, Call, Clock, OpenCalls
 from probe_nb.observe.chosen import Chosen
 from probe_nb.observe.compiled import beside
 from probe_nb.observe.gradients import Gradients
+from probe_nb.observe.hierarchy import Hierarchy
 from probe_nb.observe.leaves import Leaf, arguments, results
 from probe_nb.observe.only import Only
 from probe_nb.observe.raised import raising
@@ -76,14 +78,14 @@ class ModuleHooks:
         self._cramped = False
         self.unread: set[str] = set()
         """What of arguments and results was not looked at, in words."""
-        self.open = OpenCalls(self._regions)
-
         self.values: Arguments | None = None
         """Records what is no tensor, where that is asked for."""
         self.extras: Extras | None = None
         """Computes of calls what was asked for beside their tensors."""
         self.hierarchy: Hierarchy | None = None
         """Takes note of what runs inside what."""
+        self.open = OpenCalls(self._regions)
+
     # torch calls these two. They hold the only `except` between us and the user's model, and the
     # only guard that keeps the user's function modes and tensor classes from seeing what we read.
 
@@ -182,10 +184,12 @@ class ModuleHooks:
         """Take ours away from the modules that have hooks of their own."""
         if self._chosen is not None:
             self.unread.update(self._chosen.unmet())
-        self._report_cramped()
-        self.open.stack.clear()
         self._behind.remove()
         self._regions.forget()
+        self._report_cramped()
+        self.open.stack.clear()
+        if self.hierarchy is not None:
+            self.hierarchy.forget()
 
     def _report_cramped(self) -> None:
         """Say that modules ran too close to the recursion limit to be recorded."""
@@ -256,8 +260,8 @@ class ModuleHooks:
             self._built(watched)
         number, watched.calls = watched.calls, watched.calls + 1
         training, choice = bool(module.training), WHOLE
+        around = self.open.stack[-1] if self.open.stack else None
         if self._chosen is not None and clock.recording:
-            around = self.open.stack[-1] if self.open.stack else None
             choice = self._chosen.module(watched, number, around, training=training)
         heard = self._only.hears(watched, choice.silent)
         seen = heard is not None and heard.selected and clock.recording
@@ -267,6 +271,9 @@ class ModuleHooks:
         call.watched.seen |= seen
         call.place, call.choice = place, choice
         place.note(watched, call)
+        if self.hierarchy is not None and clock.recording:
+            silenced = heard is None and self._only.now is not None
+            self.hierarchy.begin(call, around, frame, silenced=silenced)
         return call
 
     def _repeated(self, watched: Watched, frame: FrameType, place: Place, task: int) -> Call | None:
@@ -278,35 +285,39 @@ class ModuleHooks:
         if found is not None:
             about = (found.step, found.micro_step, found.number, found.training)
             call = Call(found.watched, id(frame), *about, True, found.recorded, found)
+            call.choice = found.choice._replace(closes=False)
             place.note(watched, found)
         elif repeats is not None and repeats.is_checkpoint:  # one whose forward was not seen
             when = (clock.step, clock.micro_step)
             call = Call(watched, id(frame), *when, 0, False, True, recorded=False)
         else:
-            call.choice = found.choice._replace(closes=False)
             return None
         call.place = place
         return call
 
     def _observe_inputs(self, call: Call, leaves: list[Leaf], *, late: bool) -> None:
         self._see(call, "input", leaves, late=late)
+        if call.choice.silent == "backward":
+            return
         if self._gradients.reads and call.place.flows and torch.is_grad_enabled():
             if late:
                 self._gradients.owe(call, "grad_input", leaves)
             call.entered = self._gradients.entering([] if late else leaves)
 
-        if call.choice.silent == "backward":
-            return
     def _after(self, call: Call, output: Any, *, late: bool) -> None:
         entered, call.entered = call.entered, None
+        if self._chosen is not None:
+            self._chosen.ended(call)
         leaves = results(output, self.unread)
         if call.watched.is_root and not call.recompute:
             self._gradients.notice(call, leaves)
-        if self._chosen is not None:
-            self._chosen.ended(call)
         if not call.recorded:
             return
         self._see(call, "output", leaves, late=late)
+        if self.values is not None and not late:
+            self.values.returned(call, output, self.unread)
+        if self.extras is not None and (module := call.watched.module()) is not None:
+            self.extras.leaving(call, module, [] if late else leaves)
         if entered is not None:
             original = call.original or call
             if late:
@@ -314,13 +325,11 @@ class ModuleHooks:
             else:
                 self._gradients.leaving(original, entered, leaves)
 
-        if self.values is not None and not late:
-            self.values.returned(call, output, self.unread)
-        if self.extras is not None and (module := call.watched.module()) is not None:
-            self.extras.leaving(call, module, [] if late else leaves)
     def _see(self, call: Call, role: Role, leaves: list[Leaf], *, late: bool) -> None:
         """Hand tensors over; `late` says that a hook of the user's may still replace them."""
         if role not in self._roles or (call.recompute and not self._recomputes):
+            return
+        if call.choice.silent == "forward":
             return
         for leaf, t in leaves:
             if late:
@@ -329,8 +338,6 @@ class ModuleHooks:
                 self._sink.tensor(call, (role, leaf), t)
 
 
-        if call.choice.silent == "forward":
-            return
 def _kwargs(frame: FrameType) -> dict[str, Any]:
     """Return the keyword arguments of the call that runs in torch's frame.
 
