@@ -227,7 +227,7 @@ def wired(
             unfused=functions is not None,
         ),
         functions=functions,
-        variables=Variables(clock, gradients, recorder, values, modules, events.step_begins),
+        variables=Variables(clock, gradients, recorder, values, modules=modules, begins=events.step_begins),
         attachment=Attachment(
             modules,
             gradients,
