@@ -36,6 +36,14 @@ def begin(models: Mapping[str, nn.Module], modules: int, options: WatchConfig) -
     )
 
 
+def go_on(info: RunInfo, now: RunInfo) -> RunInfo:
+    """Describe a watch that goes on with the run of an earlier one."""
+    info.models |= now.models
+    for name in ("modules", "config", "devices", "ended"):
+        setattr(info, name, getattr(now, name))
+    return info
+
+
 def finish(info: RunInfo) -> None:
     """Say what the run was made with; a device may have been started under the watch."""
     info.devices = devices.names()

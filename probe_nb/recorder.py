@@ -85,7 +85,7 @@ class Recorder:
         self._rank = ABSENT if rank is None else rank
         self._rows = bytearray()
         self._under_way: deque[tuple[bytearray, Flight]] = deque()
-        self._written = 0
+        self._written = len(columns)
         self._kinds: dict[Kind, bytes] = {}
         self._scale_result = NONE
         self._scale_at: tuple[int, int] | None = None

@@ -44,11 +44,19 @@ class Session:
     """An open watch over one or several models."""
 
     def __init__(
-        self, models: dict[str, nn.Module], options: WatchConfig, optimizer: Any, scaler: Any
+        self,
+        models: dict[str, nn.Module],
+        options: WatchConfig,
+        optimizer: Any,
+        scaler: Any,
+        into: Run | None = None,
     ) -> None:
-        """Prepare everything; nothing is attached before `open`."""
+        """Prepare everything; nothing is attached before `open`.
+
+        `into` is the run of an earlier session, closed since, which this one goes on with.
+        """
         self.config = options
-        self._pace = Pace(models, options, optimizer, scaler, self.close)
+        self._pace = Pace(models, options, optimizer, scaler, self.close, into)
         self._rooms = rooms = self._pace.rooms
         self.run = rooms.run
         self.listeners = self._pace.listeners
@@ -187,6 +195,23 @@ class Session:
             raise SessionStateError("This session is closed, so it has no step to end.")
         with aside():
             self._rooms.clock.step_by_hand()
+
+    def count_by_hand(self) -> None:
+        """Let nothing but `step` end a step."""
+        self._rooms.clock.by_hand = True
+
+    def pause(self) -> None:
+        """Record no call that begins from here on; gradients of earlier ones still come."""
+        self._rooms.clock.pause()
+        if self._rooms.functions is not None:
+            self._rooms.functions.place.leave()
+
+    def resume(self, tokens: tuple[int, int] | None = None) -> None:
+        """Record calls again; with `tokens`, these forwards of the model, counted from now on."""
+        clock, functions = self._rooms.clock, self._rooms.functions
+        if functions is not None and clock.paused:
+            functions.place.put()
+        clock.resume(tokens)
 
     def only(self, module: Any, name: str) -> Range:
         """Record one module alone, as `name`, until the range that is returned is closed."""

@@ -117,6 +117,7 @@ class Clock:
     by_hand: bool = False
     due: bool = False
     begun: bool = False
+    paused: bool = False
     rooted: bool = False
     """A root has run in this step, or what stands for it."""
 
@@ -167,7 +168,8 @@ class Clock:
     def _choose(self) -> None:
         """Decide whether what comes now is recorded."""
         first, last = self.tokens
-        self.recording = first <= max(self.token, 0) <= last and self.wants(self.step)
+        tokens = first <= max(self.token, 0) <= last
+        self.recording = not self.paused and tokens and self.wants(self.step)
 
     def _over(self) -> bool:
         if self.by_hand:
@@ -189,6 +191,18 @@ class Clock:
         self.by_hand = True
         self.token = -1
         self.next_step()
+
+    def pause(self) -> None:
+        """Record nothing of what comes."""
+        self.paused = True
+        self._choose()
+
+    def resume(self, tokens: tuple[int, int] | None = None) -> None:
+        """Record again; with `tokens`, these root forwards, counted from here on."""
+        self.paused = False
+        if tokens is not None:
+            self.tokens, self.token = tokens, -1
+        self._choose()
 
     def next_step(self) -> None:
         """Move on to the next step; its first root forward is still to come."""
