@@ -14,6 +14,7 @@ from probe_nb.errors import notify
 from probe_nb.observe.aside import aside
 from probe_nb.observe.select import Tree, add_modules, mark_selected
 from probe_nb.observe.shards import owned
+from probe_nb.run import Run
 from probe_nb.wiring import Rooms, wired
 
 _PATIENCE: Final = 1.0
@@ -34,6 +35,7 @@ class Pace:
         optimizer: Any,
         scaler: Any,
         stopped: Callable[[str], None],
+        into: Run | None = None,
     ) -> None:
         """Make the rooms; nothing is attached, and nothing read.
 
@@ -41,7 +43,7 @@ class Pace:
         """
         self.stopped = stopped
         self._select = options.select
-        self._rooms = wired(models, options, optimizer, scaler, self)
+        self._rooms = wired(models, options, optimizer, scaler, self, into)
         self._run = self._rooms.run
         self._trees = {w: Tree() for w in self._rooms.watched if w.is_root}
         self.listeners: list[Callable[[], None]] = []
