@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from probe_nb.config import WatchConfig
 from probe_nb.errors import notify
 from probe_nb.observe.aside import aside
+from probe_nb.observe.optimizers import scaler_around
 from probe_nb.observe.select import Tree, add_modules, mark_selected
 from probe_nb.observe.shards import owned
 from probe_nb.run import Run
@@ -20,6 +21,14 @@ from probe_nb.wiring import Rooms, wired
 _PATIENCE: Final = 1.0
 _WAITING: Final = 10_000
 """Seconds, or rows, after which a long step is taken in between two of its root forwards."""
+
+
+_LOOKS: Final = 64
+"""Steps of an optimizer in which a scaler around it is looked for; it is there always or never."""
+UNNAMED: Final = (
+    "a GradScaler steps the optimizer and was not named: gradients are recorded multiplied by its "
+    "scale, and steps that it skips do not end. Pass it as `scaler=`."
+)
 
 
 class Pace:
@@ -35,6 +44,7 @@ class Pace:
         optimizer: Any,
         scaler: Any,
         stopped: Callable[[str], None],
+        *,
         into: Run | None = None,
     ) -> None:
         """Make the rooms; nothing is attached, and nothing read.
@@ -43,12 +53,13 @@ class Pace:
         """
         self.stopped = stopped
         self._select = options.select
-        self._rooms = wired(models, options, optimizer, scaler, self, into)
+        self._rooms = wired(models, options, optimizer, scaler, self, into=into)
         self._run = self._rooms.run
         self._trees = {w: Tree() for w in self._rooms.watched if w.is_root}
         self.listeners: list[Callable[[], None]] = []
         self._drained_at = time.monotonic()
         self._unread = True
+        self._looks = _LOOKS
 
     @property
     def rooms(self) -> Rooms:
@@ -93,8 +104,19 @@ class Pace:
         That ends also a step that the scaler skips, of which no hook tells.
         """
         scaler = self._rooms.scaler
+        if scaler is None:
+            self._look_for_scaler()
         if scaler is None or not scaler.knows(optimizer):
             self._rooms.clock.optimizer_stepped()
+
+    def _look_for_scaler(self) -> None:
+        """Say once that a scaler is in use which was not named: few think of it."""
+        if self._looks:
+            self._looks -= 1
+            if scaler_around():
+                self._looks = 0
+                self._run.info.unnamed_scaler = True
+                self._run.info.notices.append(UNNAMED)
 
     def holds_watched(self, optimizer: Optimizer) -> bool:
         """Tell whether an optimizer moves a watched parameter."""

@@ -124,6 +124,9 @@ class RunInfo:
     """Of each model the parameters that a named optimizer moves, and the group that holds them:
     `{"model": {"fc1.weight": "optimizer.0.group0"}}`."""
 
+    unnamed_scaler: bool = False
+    """A `GradScaler` was seen to step the optimizer, and the watch was not told of it."""
+
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-ready copy."""
         return asdict(self)

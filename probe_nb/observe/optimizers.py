@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any, Final
 
 import torch
+from torch.amp import GradScaler
 
 from probe_nb.errors import ConfigError, notify
 from probe_nb.observe.compiled import beside
+from probe_nb.observe.regions import local
 
 _WRAPPERS: Final = 16
 """Wrappers around an optimizer that are looked through; one may hold itself."""
+_FRAMES: Final = 16
+"""Frames between our hook and the `GradScaler` that steps the optimizer, and some more."""
 
 
 def as_optimizers(value: Any) -> tuple[torch.optim.Optimizer, ...]:
@@ -52,6 +58,18 @@ def as_scaler(value: Any) -> ScalerWatch | None:
         return None
     watch = ScalerWatch(value)
     return watch if value.is_enabled() else None
+
+
+def scaler_around() -> bool:
+    """Tell whether a `GradScaler` runs the optimizer's step that a hook of ours was called in."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_FRAMES):
+        if frame is None:
+            return False
+        if frame.f_code.co_name == "step" and isinstance(local(frame, "self"), GradScaler):
+            return True
+        frame = frame.f_back
+    return False
 
 
 class OptimizerHook:

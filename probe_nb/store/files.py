@@ -50,6 +50,7 @@ _TYPES: Final[dict[str, Any]] = {
     "unobserved": list,
     "shared": dict,
     "moved": dict,
+    "unnamed_scaler": bool,
 }
 
 
@@ -166,7 +167,7 @@ def as_info(found: Any) -> RunInfo:
     info = RunInfo(**found)
     for field in dataclasses.fields(RunInfo):
         value, wanted = getattr(info, field.name), _TYPES[field.name]
-        if not isinstance(value, wanted) or isinstance(value, bool):
+        if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
             raise TypeError(f"`{field.name}` is {type(value).__name__}")
     texts = [*info.notices, *info.devices, *info.models, *info.models.values()]
     texts += [*info.shared, *info.shared.values(), *info.moved]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from probe_nb.analysis.births import Birth
 from probe_nb.analysis.finding import Finding
 from probe_nb.analysis.firsts import First
 from probe_nb.analysis.rules.scene import BACKWARD, Scene, Table
@@ -37,6 +38,8 @@ def non_finite(scene: Scene) -> list[Finding]:
     tally, born = scene.tally, scene.tally.origins.birth
     if born is None:
         return []
+    if born.phase == "backward" and scene.info is not None and scene.info.unnamed_scaler:
+        return [_under_an_unnamed_scale(scene, born)]
     after = np.flatnonzero(downstream(tally))
     words = scene.once(born, lambda: Words(tally.columns, born, scene.info))
     detail = [scene.once(("detail", born), words.detail)]
@@ -55,6 +58,23 @@ def non_finite(scene: Scene) -> list[Finding]:
         advice=words.advice(),
     )
     return [replace(found, module=born.at.module)]
+
+
+def _under_an_unnamed_scale(scene: Scene, born: Birth) -> Finding:
+    """Say that gradients overflow, where a scaler that nobody named may skip such steps."""
+    found = scene.finding(
+        "warning",
+        "loss_scale",
+        born.code,
+        f"Gradients overflowed, first in {scene.place(born.code)}, and a GradScaler that was not "
+        "named steps the optimizer",
+        detail=["GradScaler skips such steps, and what it multiplies the loss by is not known"],
+        step=born.step,
+        row=born.row,
+        rows=born.proof,
+        advice="Pass the scaler as `scaler=`: then steps that it skips are told from faults.",
+    )
+    return replace(found, module=born.at.module)
 
 
 def loss_scale(scene: Scene) -> list[Finding]:
