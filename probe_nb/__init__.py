@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from probe_nb.errors import NonFiniteError
     from probe_nb.keep import Keep
     from probe_nb.reproduce import find_random, random_save, seed_all
-    from probe_nb.run import Run, load, save
+    from probe_nb.run import Run, load
+    from probe_nb.saving import save
     from probe_nb.session import step, stop
 
 _ROOMS = {
@@ -49,7 +50,7 @@ _ROOMS = {
     "find_random": "probe_nb.reproduce",
     "load": "probe_nb.run",
     "random_save": "probe_nb.reproduce",
-    "save": "probe_nb.run",
+    "save": "probe_nb.saving",
     "seed_all": "probe_nb.reproduce",
     "self_check": "probe_nb.checkup.check",
     "start": "probe_nb.doors",

@@ -198,5 +198,5 @@ def as_name(value: object) -> str:
         ConfigError: It is no text, or empty.
     """
     if not isinstance(value, str) or not value.strip():
-        raise ConfigError(f"`name` is {value!r}; give the name to record the module under.")
+        raise ConfigError(f"`name` is {value!r}; give a text to record it under.")
     return printable(value)

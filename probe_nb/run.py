@@ -200,8 +200,3 @@ def load(path: str | os.PathLike[str], *, memory: Memory = MEMORY) -> Run:
     run.call_table = files.table(path, beside.CALLS, Calls.from_table) or run.call_table
     run.value_table = files.table(path, beside.VALUES, Values.from_table) or run.value_table
     return run
-
-
-def save(run: Run, path: str | os.PathLike[str]) -> Path:
-    """Write a run to one file; the same as `run.save(path)`."""
-    return run.save(path)

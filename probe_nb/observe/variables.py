@@ -13,8 +13,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from probe_nb.observe.aside import aside
 from probe_nb.observe.arguments import ValueSink, plain_results
+from probe_nb.observe.aside import aside
 from probe_nb.observe.calls import WHOLE, Call, Clock
 from probe_nb.observe.compiled import beside
 from probe_nb.observe.gradients import Gradients
@@ -38,6 +38,7 @@ class Variables:
         gradients: Gradients,
         sink: Sink,
         values: ValueSink,
+        *,
         modules: ModuleHooks,
         begins: Callable[[], object],
     ) -> None:
