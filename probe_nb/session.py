@@ -49,6 +49,7 @@ class Session:
         options: WatchConfig,
         optimizer: Any,
         scaler: Any,
+        *,
         into: Run | None = None,
     ) -> None:
         """Prepare everything; nothing is attached before `open`.
@@ -56,7 +57,7 @@ class Session:
         `into` is the run of an earlier session, closed since, which this one goes on with.
         """
         self.config = options
-        self._pace = Pace(models, options, optimizer, scaler, self.close, into)
+        self._pace = Pace(models, options, optimizer, scaler, self.close, into=into)
         self._rooms = rooms = self._pace.rooms
         self.run = rooms.run
         self.listeners = self._pace.listeners

@@ -103,6 +103,7 @@ def wired(
     optimizer: Any,
     scaler: Any,
     events: Events,
+    *,
     into: Run | None = None,
 ) -> Rooms:
     """Make the rooms of a session, which records into a run that is there, or a new one.
@@ -227,7 +228,9 @@ def wired(
             unfused=functions is not None,
         ),
         functions=functions,
-        variables=Variables(clock, gradients, recorder, values, modules=modules, begins=events.step_begins),
+        variables=Variables(
+            clock, gradients, recorder, values, modules=modules, begins=events.step_begins
+        ),
         attachment=Attachment(
             modules,
             gradients,
