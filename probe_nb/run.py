@@ -153,6 +153,49 @@ class Run(Answers):
         held = {key: table.to_table() for key, table in tables.items() if len(table)}
         return files.save(path, self.columns, self.info, self.tensors, held)
 
+    def write_dump(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        task: str | None = None,
+        listed: bool | None = None,
+        extras: bool = True,
+        overwrite: bool = False,
+    ) -> Path:
+        """Write the run as an msProbe folder, whole or not at all, and return its path.
+
+        msProbe's own tools read it: `msprobe compare`, `overflow_check`, `graph_visualize`,
+        `data2db`. What msProbe has no place for is left out: the model itself (msProbe records
+        what is in it), buffers, and what an optimizer saw. See `docs/msprobe-folders.md`.
+
+        Args:
+            path: The folder. Each step and rank has one of its own in it, `step0/rank0`, so that
+                several processes can write into the same.
+            task: `"statistics"`, `"tensor"` or `"structure"`. None: as the run was recorded;
+                `tensor` where it keeps tensors, which become `.pt` files.
+            listed: Begin the names of modules with the index of their model, as msProbe does where
+                it was given a list. None: where several models were watched.
+            extras: Write also what msProbe has no word for (counts, `std`, histograms), under a key
+                that it passes over.
+            overwrite: Replace the folders of these steps and ranks, where they are there.
+
+        Raises:
+            FileExistsError: One of them is there.
+            ConfigError: There is no such task.
+
+        >>> import tempfile, torch, probe_nb as probe
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 1))
+        >>> with probe.watch(model) as run:
+        ...     _ = model(torch.ones(5, 2))
+        >>> folder = run.write_dump(tempfile.mkdtemp() + "/dump")
+        >>> sorted(each.name for each in folder.glob("step0/*/*"))
+        ['construct.json', 'dump.json', 'stack.json']
+        """
+        from probe_nb.dump import writer
+
+        how = writer.wanted(self, task=task, listed=listed, ours=extras)
+        return writer.write(self, path, how, overwrite=overwrite)
+
     def __repr__(self) -> str:
         """Say in a few lines what was recorded and what the worst finding is."""
         from probe_nb.view import text

@@ -1,0 +1,226 @@
+"""A run -> an msProbe folder: `step0/rank0/dump.json` and what stands beside it.
+
+What has no place there is left out: the passed model itself, buffers, what the optimizer saw,
+forwards that were repeated. docs/msprobe-folders.md says how each number is derived.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from probe_nb.dump import tensors, writer_calls
+from probe_nb.dump.folders import CONSTRUCT, DEBUG, DUMP, STACK, TENSORS
+from probe_nb.dump.keys import Key, spell
+from probe_nb.dump.writer_bodies import Bodies
+from probe_nb.dump.writer_entries import Entries
+from probe_nb.dump.writer_rows import Row, places, rows_of
+from probe_nb.dump.writer_tree import text_of
+from probe_nb.errors import ConfigError
+from probe_nb.store.blocks import whole
+from probe_nb.terms import shown
+
+if TYPE_CHECKING:
+    from probe_nb.records import Records
+
+ERRORS: Final = "dump_error_info.log"
+TASKS: Final = ("statistics", "tensor", "structure")
+_LEVELS: Final = {"module": "L0", "api": "L1", "mix": "mix", "debug": "debug"}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How a dump is written.
+
+    Attributes:
+        task: What its header says.
+        listed: Whether names of modules begin with the index of their model.
+        models: The names of the models in their order.
+        ours: Write also, under the key `probe_nb`, what msProbe has no word for.
+        extra_info: Write `stack.json` and `construct.json` too.
+    """
+
+    task: str
+    listed: bool
+    models: tuple[str, ...]
+    ours: bool = True
+    extra_info: bool = True
+
+
+def wanted(
+    run: Records,
+    *,
+    task: str | None = None,
+    listed: bool | None = None,
+    models: Iterable[str] | None = None,
+    ours: bool = True,
+    extra_info: bool = True,
+) -> Wanted:
+    """Check how a dump is to be written; what is not said follows from the run.
+
+    Raises:
+        ConfigError: There is no such task.
+    """
+    names = tuple(run.info.models if models is None else models)
+    if task is None:
+        kept = any(each.data is not None for each in run.tensors.known())
+        task = "tensor" if kept else "statistics"
+        task = "structure" if run.info.config.get("structure") else task
+    if task not in TASKS:
+        raise ConfigError(f"`task` is {task!r}; give one of {', '.join(TASKS)}.")
+    return Wanted(task, len(names) > 1 if listed is None else listed, names, ours, extra_info)
+
+
+def write(
+    run: Records,
+    path: str | os.PathLike[str],
+    how: Wanted,
+    *,
+    steps: Collection[int] | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write the folder of every step and rank, all of them or none.
+
+    Raises:
+        FileExistsError: Something is there, and is not to be overwritten.
+        OSError: The folder cannot be written.
+    """
+    target = Path(path).expanduser().absolute()
+    run.flush()
+    found = [at for at in _places(run) if steps is None or at[0] in steps]
+    folders = {at: target / folder_of(*at) for at in found}
+    there = target if target.exists() and not target.is_dir() else None
+    there = there or next((each for each in folders.values() if os.path.lexists(each)), None)
+    if there is not None and (there is target or not overwrite):
+        raise FileExistsError(
+            f"`{there}` is there already. Give another folder, or `overwrite=True`."
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _aside(target) as aside:
+        for at, folder in folders.items():
+            made = aside / "new" / folder_of(*at)
+            made.mkdir(parents=True)
+            write_into(run, made, how, step=at[0], rank=at[1], final=folder)
+        target.mkdir(exist_ok=True)
+        _put(aside, folders.values(), target)
+    return target
+
+
+def write_into(
+    run: Records, folder: Path, how: Wanted, *, step: int, rank: int, final: Path | None = None
+) -> None:
+    """Write the files of one step and rank, each whole or not at all.
+
+    Tensors that are in the folder already keep their files.
+
+    Args:
+        run: What is written.
+        folder: Where the files go; it is there.
+        how: What `wanted` gave.
+        step: The step.
+        rank: The rank, -1 where there is none.
+        final: Where the folder will be, if it is moved.
+    """
+    names = {name: place if how.listed else None for place, name in enumerate(how.models)}
+    entries = Entries(names, run.info.shared)
+    for row in rows_of(run.columns, step, rank):
+        entries.add(row)
+    for value in run.value_table:
+        if (value.step, value.rank) == (step, rank):
+            entries.add_value(value)
+    files = (
+        tensors.Saved(folder / TENSORS, run.tensors.known(), step) if how.task == "tensor" else None
+    )
+    save = (lambda *_: None) if files is None else files.save
+    bodies = Bodies(entries, task=how.task, ours=how.ours, save=save)
+    data, debug = bodies.data(), bodies.debug()
+    level = _LEVELS.get(str(run.info.config.get("level")), "") or _level(data)
+    place = None if files is None else str((final or folder) / TENSORS)
+    header = {"task": how.task, "level": level, "framework": "pytorch", "dump_data_dir": place}
+    if data or level != "debug":
+        _json(folder / DUMP, header, data)
+    if debug or level == "debug":
+        _json(folder / DEBUG, header, debug)
+    if how.extra_info and level != "debug":
+        parents, stacks = writer_calls.of_table(run.call_table, step, rank, entries.named)
+        parents = parents or writer_calls.of_paths(entries.calls())
+        known = {} if level == "L1" else writer_calls.construct(parents, [key for key, _ in data])
+        _file(folder / CONSTRUCT, known)
+        _file(folder / STACK, writer_calls.stack_file(stacks))
+    if entries.failed:
+        with whole(folder / ERRORS) as file:
+            file.write("".join(map(_failed, entries.failed)).encode())
+
+
+def folder_of(step: int, rank: int) -> str:
+    """Return the name of the folder of a step and rank; without a rank it is the process's."""
+    return f"step{step}/rank{rank}" if rank >= 0 else f"step{step}/proc{os.getpid()}"
+
+
+def _places(run: Records) -> list[tuple[int, int]]:
+    found = {*places(run.columns), *((each.step, each.rank) for each in run.value_table)}
+    return sorted(found)
+
+
+def _level(data: list[tuple[Key, Any]]) -> str:
+    kinds = {key.kind for key, _ in data}
+    if "api" not in kinds:
+        return "L0"
+    return "mix" if "module" in kinds else "L1"
+
+
+def _json(path: Path, header: dict[str, Any], data: list[tuple[Key, Any]]) -> None:
+    _file(path, header | {"data": {spell(key): body for key, body in data}})
+
+
+def _file(path: Path, content: Any) -> None:
+    with whole(path) as file:
+        file.writelines(each.encode() for each in text_of(content))
+
+
+def _failed(row: Row) -> str:
+    site = row.site
+    where = " of ".join(each for each in (site.api, shown(site.module)) if each)
+    return (
+        f"{where}, call {row.call}: {site.direction} {site.role} `{site.leaf}` could not be "
+        f"measured ({row.numbers.dtype} {list(row.numbers.shape)})\n"
+    )
+
+
+# -- all or nothing -----------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _aside(target: Path) -> Iterator[Path]:
+    """Give a folder beside another one, on the same disk, that is gone afterwards."""
+    aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    aside.mkdir()
+    try:
+        yield aside
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _put(aside: Path, folders: Iterable[Path], target: Path) -> None:
+    """Put finished folders where they belong; if one cannot be, all is as it was."""
+    done: list[tuple[Path, Path]] = []
+    try:
+        for number, folder in enumerate(folders):
+            folder.parent.mkdir(exist_ok=True)
+            if os.path.lexists(folder):
+                old = aside / f"old{number}"
+                folder.rename(old)
+                done.append((old, folder))
+            new = aside / "new" / folder.relative_to(target)
+            new.rename(folder)
+            done.append((folder, new))
+    except BaseException:
+        for now, before in reversed(done):
+            now.rename(before)
+        raise

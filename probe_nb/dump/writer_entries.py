@@ -1,0 +1,207 @@
+"""The entries of one step and rank: what belongs to which call, and in which order they stand.
+
+An entry stands where its call was complete, as in msProbe: a module where its last result came, a
+function where it began.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from probe_nb.dump.keys import MODULE, Key
+from probe_nb.dump.writer_rows import Row
+from probe_nb.store.calls import Callee
+from probe_nb.store.values import Value
+from probe_nb.terms import Role, Site
+
+_OF_CALLS: Final[frozenset[Role]] = frozenset(
+    {"input", "output", "grad_output", "grad_input", "value"}
+)
+_VALUES: Final[frozenset[Role]] = frozenset({"input", "output", "value"})
+_ACCUMULATED: Final = ".grad"
+
+Where = tuple[str, str, str, int]
+"""Of a call: the model, the module, the function, and its number."""
+
+Owner = tuple[str, str]
+"""Of a parameter: the model and the module."""
+
+
+@dataclass
+class Seen:
+    """One tensor of a call, or one value that is none."""
+
+    leaf: str
+    row: Row | None = None
+    value: Value | None = None
+
+    @property
+    def requires_grad(self) -> bool:
+        """Tell whether it is a tensor that requires a gradient."""
+        return self.row is not None and self.row.numbers.requires_grad
+
+
+@dataclass
+class Entry:
+    """What is known of one call in one direction."""
+
+    key: Key
+    where: Where
+    place: int
+    backward: int = -1
+    roles: dict[str, dict[str, Seen]] = field(default_factory=lambda: defaultdict(dict))
+
+
+class Gradients:
+    """The gradients that arrived at the parameters of one module."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self.rows: dict[str, dict[tuple[int, int, int], tuple[int, Row]]] = {}
+
+    def add(self, row: Row) -> None:
+        """Take in what was added, or what `.grad` was then, which is what msProbe writes."""
+        name = name_of(row.site.leaf)
+        mine = self.rows.setdefault(name, {})
+        when = (row.micro_step, row.call, row.backward)
+        place = mine[when][0] if when in mine else row.order
+        if when not in mine or _ACCUMULATED in row.site.leaf[len(name) :]:
+            mine[when] = (place, row)
+
+    def named(self, base: Key) -> Iterable[tuple[int, Key, dict[str, Row]]]:
+        """Yield each entry: its place, its key, and the gradient of each parameter."""
+        times = max((len(each) for each in self.rows.values()), default=0)
+        for number in range(times):
+            there = {
+                n: [*mine.values()][number] for n, mine in self.rows.items() if number < len(mine)
+            }
+            ordered = sorted(there.items(), key=lambda pair: pair[1][0])
+            place = ordered[-1][1][0]
+            yield place, replace(base, call=number), {name: row for name, (_, row) in ordered}
+
+
+class Entries:
+    """Takes the rows of one step and rank in their order."""
+
+    def __init__(self, models: Mapping[str, int | None], shared: Mapping[str, str]) -> None:
+        """Start empty.
+
+        Args:
+            models: The index of each model, None where there is one alone.
+            shared: Names of parameters that are another one, and the name of that.
+        """
+        self._models, self._shared = models, shared
+        self._entries: dict[tuple[Where, str], Entry] = {}
+        self._gradients: dict[Owner, Gradients] = {}
+        self._parameters: dict[Owner, dict[str, Row]] = defaultdict(dict)
+        self._types: dict[Owner, str] = {}
+        self.failed: list[Row] = []
+
+    # -- taking in ------------------------------------------------------------------------------
+
+    def add(self, row: Row) -> None:
+        """Take in a record; what has no place in a dump is passed over."""
+        site = row.site
+        if row.numbers.status == "failed":
+            self.failed.append(row)
+        if row.recompute or site.direction == "optimizer" or not (site.module or site.api):
+            return
+        owner = (site.model, site.module)
+        if not site.api:
+            self._types[owner] = site.type
+        if site.role == "param":
+            self._parameters[owner][name_of(site.leaf)] = row
+        elif site.role == "param_grad":
+            self._gradients.setdefault(owner, Gradients()).add(row)
+        elif site.role in _OF_CALLS:
+            self._add_to_call(row)
+
+    def _add_to_call(self, row: Row) -> None:
+        site = row.site
+        entry = self._entry(site, row.call, row.order)
+        if row.backward > entry.backward:  # of several backwards msProbe leaves the last
+            entry.roles.clear()
+            entry.backward = row.backward
+        if entry.key.kind == "module" and (site.role != "input" or not entry.roles):
+            entry.place = row.order
+        entry.roles[site.role][site.leaf] = Seen(site.leaf, row)
+
+    def add_value(self, value: Value) -> None:
+        """Take in what is no tensor."""
+        site = value.site
+        if site.role in _VALUES and (site.module or site.api):
+            entry = self._entry(site, value.call, value.order)
+            entry.roles[site.role].setdefault(site.leaf, Seen(site.leaf, value=value))
+
+    def _entry(self, site: Site, call: int, order: int) -> Entry:
+        where = (site.model, "" if site.api else site.module, site.api, call)
+        found = self._entries.get((where, site.direction))
+        if found is None:
+            key = self._key(site, call)
+            found = self._entries[where, site.direction] = Entry(key, where, order)
+        return found
+
+    def _key(self, site: Site, call: int) -> Key:
+        if site.role == "value":
+            way: Any = "backward" if site.direction == "backward" else "forward"
+            return Key("debug", site.api, direction=way, call=call)
+        key = self.named(Callee(site.model, site.module, site.type, site.api), call)
+        return replace(key, direction="backward") if site.direction == "backward" else key
+
+    def named(self, callee: Callee, call: int) -> Key:
+        """Return how msProbe names a call in the forward."""
+        if callee.api:
+            prefix, _, name = callee.api.partition(".")
+            return Key("api", name or prefix, prefix, call=call)
+        index = self._models.get(callee.model)
+        return Key("module", callee.module, MODULE, callee.type, call=call, model=index)
+
+    # -- handing out ----------------------------------------------------------------------------
+
+    def calls(self) -> list[Entry]:
+        """Return the entries of calls of modules and functions."""
+        return [entry for entry in self._entries.values() if entry.key.kind != "debug"]
+
+    def saved(self) -> list[Entry]:
+        """Return the entries of saved values, each followed by that of its gradient."""
+        mine = [entry for entry in self._entries.values() if entry.key.kind == "debug"]
+        at = {entry.where: place for place, entry in reversed([*enumerate(mine)])}
+        return sorted(mine, key=lambda e: (at[e.where], e.key.direction == "backward"))
+
+    def forward_of(self, entry: Entry) -> Entry | None:
+        """Return the entry of the forward that a backward belongs to."""
+        return self._entries.get((entry.where, "forward"))
+
+    def parameters(self, entry: Entry) -> dict[str, Row]:
+        """Return the parameters of a module as its step began with them."""
+        return self._parameters.get(entry.where[:2], {})
+
+    def gradients(self) -> Iterable[tuple[int, Key, dict[str, Row]]]:
+        """Yield the gradients of parameters: the place of an entry, its key, and each gradient."""
+        for owner, found in self._gradients.items():
+            index = self._models.get(owner[0])
+            kind = self._types.get(owner, "")
+            base = Key("parameters_grad", owner[1], MODULE, kind, "backward", 0, index)
+            yield from found.named(base)
+
+    def share(self) -> None:
+        """Give parameters that are another one both their names, as msProbe does."""
+        for name, known in self._shared.items():
+            path, _, leaf = name.rpartition(".")
+            first, _, of = known.rpartition(".")
+            for model in {model for model, module in self._types if module == path and path}:
+                mine, owner = (model, path), (model, first)
+                row = self._parameters.get(owner, {}).get(of)
+                if row is not None:
+                    self._parameters[mine].setdefault(leaf, row)
+                there = self._gradients.get(owner)
+                if there is not None and of in there.rows:
+                    self._gradients.setdefault(mine, Gradients()).rows[leaf] = there.rows[of]
+
+
+def name_of(leaf: str) -> str:
+    """Return the name of the parameter that a leaf is of: it has no dot inside."""
+    return leaf.partition(".")[0]
