@@ -38,6 +38,7 @@ _WRITTEN: Final = (
     "No optimizer writes buffers: a forward in train mode does, and one with NaN in its input "
     "spoils them. Look also at how it was made or loaded."
 )
+_SAVED: Final = "Look at the line that made it, or save what went into it too."
 _ASK: Final = "step=…, module=…"
 _SHOWN: Final = 4
 
@@ -182,6 +183,8 @@ class Words:
         return bool(self._info is not None and self._info.config.get("select"))
 
     def _weight(self) -> list[str]:
+        if self._birth.site.role == "value":
+            return ["it came so with the backward"]
         if self._birth.site.leaf.endswith(".grad"):
             return ["what this backward added to it was finite, or not recorded"]
         state = self._state(self._birth.site.module, "grad_output")
@@ -200,6 +203,8 @@ class Words:
 
     def _held(self) -> list[str]:
         """Say when a parameter or buffer was last finite."""
+        if self._birth.site.role == "value":
+            return ["it was there when this was saved: what made it was not recorded"]
         step, past = self._birth.step, self._past
         what = "buffer" if self._birth.site.role == "buffer" else "parameter"
         if past.last < 0:
@@ -274,6 +279,8 @@ class Words:
             return "Record the steps in between: `steps=` left them out, and one of them wrote it."
         if why == "held" and birth.site.role == "buffer":
             return _WRITTEN
+        if why == "held" and birth.site.role == "value":
+            return _SAVED
         if why == "fed" and self._is_inner():
             return "Look at what runs before this module, or watch the whole model."
         if why == "stepped" and (leaves := self._past.settings()):

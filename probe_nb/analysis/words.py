@@ -20,6 +20,7 @@ _ROLES: Final = {
     "param_grad": "gradient of the parameter",
     "update": "update of the parameter",
     "state": "optimizer state",
+    "value": "saved value",
 }
 
 
@@ -67,6 +68,8 @@ def tensor(site: Site) -> str:
     role = _ROLES[site.role]
     if site.direction == "optimizer":
         role = _AT_STEP.get(site.role, role)
+    elif site.role == "value" and site.direction == "backward":
+        role = "gradient of the saved value"
     return role if site.leaf in {"", "0"} else f"{role} {site.leaf}"
 
 

@@ -88,6 +88,8 @@ def of_sites(
         raise SelectionError(
             f"{_named(module)} no `{role}` rows; it has {', '.join(roles) or 'none'}."
         )
+    if role == "value":  # its gradient has the same role, and is another tensor
+        rows = rows[rows["direction"] == "forward"]
     return counted_once(rows, leaf)
 
 

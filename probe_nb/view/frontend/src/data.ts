@@ -49,7 +49,7 @@ function pathOf(site: Site, several: boolean): string {
   return several ? `${site.model}: ${path}` : path;
 }
 
-const ROLES = "input output param buffer grad_output grad_input param_grad update state".split(" ");
+const ROLES = "input output param buffer grad_output grad_input param_grad update state value".split(" ");
 
 function roleRank(role: string): number {
   const rank = ROLES.indexOf(role);
