@@ -20,7 +20,7 @@ SETTINGS := pyproject.toml constraints.txt hatch_build.py
 FRONTEND := $(shell find probe_nb/view/frontend -name node_modules -prune -o -type f -print 2>/dev/null)
 
 .NOTPARALLEL:
-.PHONY: help demo test test-npu-wheel lint frontend-test chromium wheel bench faults zoo clean dev
+.PHONY: help demo test test-npu-wheel lint frontend-test chromium msprobe wheel bench faults zoo clean dev
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -33,7 +33,7 @@ else
 	$(BIN)/jupyter lab $(ALLOW_ROOT) --LabApp.default_url=/lab/tree/$(NOTEBOOK)
 endif
 
-test: chromium lint frontend-test ## run every check: lint, types, import layers, frontend, pytest
+test: chromium msprobe lint frontend-test ## run every check: lint, types, import layers, frontend, pytest
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 test-npu-wheel: dev ## what happens where the real torch_npu is installed without an NPU (downloads it)
@@ -71,6 +71,10 @@ clean: ## remove everything that was built or installed here
 
 chromium: dev
 	$(BIN)/python tools/chromium.py
+
+# in an environment of its own, build/msprobe: importing it patches torch
+msprobe: dev
+	$(BIN)/python tools/msprobe.py
 
 dev: $(VENV)/.dev-ready ## install the package, editable, with every tool
 # Node.js as a Python package, where the machine has none

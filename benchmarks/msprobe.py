@@ -8,8 +8,8 @@ import subprocess
 import tempfile
 from typing import IO
 
-from benchmarks import environment
-from benchmarks.environment import MissingError
+from tools import msprobe
+from tools.msprobe import MissingError
 
 
 class MsProbe:
@@ -27,12 +27,12 @@ class MsProbe:
             MissingError: msProbe cannot be installed or does not run.
         """
         self._level = level
-        python = environment.python()
+        python = msprobe.python()
         self._folder = tempfile.TemporaryDirectory(prefix="msprobe_", ignore_cleanup_errors=True)
         options = [size_name, level, self._folder.name, "cpu" if cpu else "wall"]
         self._process = subprocess.Popen(
             [str(python), "-m", "benchmarks.msprobe_step", *options],
-            cwd=environment.ROOT,
+            cwd=msprobe.ROOT,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -11,18 +11,18 @@ from typing import Final
 import torch
 
 import probe_nb
-from benchmarks import environment
 from benchmarks.table import refresh
 from probe_nb.stats.kernels import cpu as compiled
+from tools.msprobe import ROOT, VERSION
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
-PAGES: Final = (environment.ROOT / "README.md", environment.ROOT / "docs" / "performance.md")
+PAGES: Final = (ROOT / "README.md", ROOT / "docs" / "performance.md")
 
 
 def conditions(rounds: int, statistics_rounds: int, *, msprobe: bool, cpu: bool) -> str:
     """Return one paragraph that says with what the numbers were taken."""
     day = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
-    theirs = f", msProbe {environment.MSPROBE}" if msprobe else ""
+    theirs = f", msProbe {VERSION}" if msprobe else ""
     return (
         f"{day}; {_processor()}, {os.cpu_count()} cores, one thread used; "
         f"{compiled.kernel_name()} kernel, "

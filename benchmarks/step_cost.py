@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 import probe_nb
-from benchmarks.environment import MissingError
 from benchmarks.models import SIZES, batch, encoder, histograms, items, train
 from benchmarks.msprobe import MsProbe
 from benchmarks.table import Row
 from benchmarks.timing import Stopwatch, added, between, ratio
+from tools.msprobe import MissingError
 
 
 class Case(NamedTuple):
