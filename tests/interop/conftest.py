@@ -1,0 +1,58 @@
+"""The real msProbe, in an environment and processes of its own: importing it patches torch."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tools import msprobe
+
+Runs = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def msprobe_python() -> Path:
+    """Return the interpreter that has msProbe; of several workers one installs it."""
+    msprobe.FOLDER.parent.mkdir(exist_ok=True)
+    with _locked(msprobe.FOLDER.with_suffix(".lock")):
+        return msprobe.python()
+
+
+@pytest.fixture(scope="session")
+def run_msprobe(msprobe_python: Path) -> Runs:
+    """Run a script, or `-c` code, where msProbe is; return what it printed."""
+
+    def run(*args: str | Path, cwd: Path) -> str:
+        return printed(msprobe_python, *args, cwd=cwd)
+
+    return run
+
+
+def printed(python: str | Path, *args: str | Path, cwd: Path) -> str:
+    """Run a program in a folder, and return what it printed; a test fails with what went wrong."""
+    where = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    found = subprocess.run(
+        [str(python), *map(str, args)],
+        cwd=cwd,
+        env=where | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(cwd)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert found.returncode == 0, f"{found.stdout[-3000:]}\n{found.stderr[-6000:]}"
+    return found.stdout
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Let one process at a time do what follows."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
