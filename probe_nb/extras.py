@@ -25,10 +25,7 @@ BELOW: Final = "below"
 
 NAMES: Final = (*OF_WEIGHT, *OF_CALL, *OF_STEP, BELOW)
 
-_ROLES: Final[dict[str, tuple[Role, ...]]] = {
-    **dict.fromkeys(OF_WEIGHT, ("param",)),
-    **dict.fromkeys(OF_STEP, ("state",)),
-}
+_ROLES: Final[dict[str, tuple[Role, ...]]] = dict.fromkeys(OF_WEIGHT, ("param",))
 """The roles without whose rows there is nothing to compute it at."""
 
 

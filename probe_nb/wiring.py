@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from probe_nb import about, config
 from probe_nb.config import WatchConfig
 from probe_nb.errors import ConfigError
-from probe_nb.extras import BELOW
+from probe_nb.extras import BELOW, OF_STEP
 from probe_nb.keeper import Keeper
 from probe_nb.measuring import Measuring, SummingAndMeasuring
 from probe_nb.observe.arguments import Arguments
@@ -200,7 +200,9 @@ def wired(
     if isinstance(writer, Measuring):
         modules.extras = rows.extras = writer
     info.moved = rows.groups
-    steps = StepsTaken(optimizers if of_steps & ROLES else (), clock, rows, recorder, scaling)
+    asked = any(each.name in OF_STEP for each in options.extras)
+    taken = optimizers if asked or of_steps & ROLES else ()
+    steps = StepsTaken(taken, clock, rows, recorder, scaling)
     if scaling is not None:
         clock.updated = steps.updated
     stepped = OptimizerHook(optimizers, events.holds_watched, events.optimizer_stepped)
