@@ -24,6 +24,7 @@ __all__ = [
     "find_random",
     "load",
     "random_save",
+    "read_dump",
     "save",
     "seed_all",
     "self_check",
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from probe_nb.errors import NonFiniteError
     from probe_nb.keep import Keep
     from probe_nb.reproduce import find_random, random_save, seed_all
-    from probe_nb.run import Run, load
+    from probe_nb.run import Run, load, read_dump
     from probe_nb.saving import save
     from probe_nb.session import step, stop
 
@@ -50,6 +51,7 @@ _ROOMS = {
     "find_random": "probe_nb.reproduce",
     "load": "probe_nb.run",
     "random_save": "probe_nb.reproduce",
+    "read_dump": "probe_nb.run",
     "save": "probe_nb.saving",
     "seed_all": "probe_nb.reproduce",
     "self_check": "probe_nb.checkup.check",

@@ -12,7 +12,7 @@ from typing import Any
 from probe_nb.answers import Answers
 from probe_nb.config import MEMORY
 from probe_nb.errors import SessionStateError
-from probe_nb.grammar import Memory, as_bytes
+from probe_nb.grammar import Memory, Steps, as_bytes
 from probe_nb.recording import Range, Recording
 from probe_nb.store import beside, files
 from probe_nb.store.calls import Calls
@@ -242,4 +242,40 @@ def load(path: str | os.PathLike[str], *, memory: Memory = MEMORY) -> Run:
     run = Run(info, columns, files.kept(path))
     run.call_table = files.table(path, beside.CALLS, Calls.from_table) or run.call_table
     run.value_table = files.table(path, beside.VALUES, Values.from_table) or run.value_table
+    return run
+
+
+def read_dump(
+    path: str | os.PathLike[str],
+    *,
+    step: Steps = None,
+    rank: Steps = None,
+    memory: Memory = MEMORY,
+) -> Run:
+    """Read a folder that msProbe wrote, of PyTorch, MindSpore or MSAdapter, as a run.
+
+    Args:
+        path: The folder of the dump, of one step or of one process in it; or a `dump.json` or
+            `debug.json`.
+        step: The steps that are read, as `steps=` of `watch` takes them; None for all.
+        rank: The ranks that are read, in the same way.
+        memory: What the records may take, as for `watch`; the rest goes to disk.
+
+    Returns:
+        A run. What was skipped, and why, is in `run.info.notices`. Tensors that were dumped are
+        listed by `run.kept()`, and read when `run.tensor(...)` asks for one. Of NaN and Inf msProbe
+        tells that there are some and not how many: such rows say `has_nan` or `has_inf`.
+
+    Raises:
+        FileNotFoundError: Nothing is at `path`.
+        RunFormatError: It is no dump, or nothing of it can be read.
+        SelectionError: It has no such step or rank.
+        ConfigError: `step`, `rank` or `memory` makes no sense.
+    """
+    from probe_nb.dump import reader
+
+    budget = as_bytes(memory)
+    found = reader.read(Path(path).expanduser(), step=step, rank=rank, budget=budget)
+    run = Run(found.info, found.columns, found.tensors)
+    run.call_table, run.value_table = found.calls, found.values
     return run

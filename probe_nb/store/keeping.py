@@ -9,7 +9,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -21,6 +21,25 @@ from probe_nb.store.stream import Stream, files_in, load
 from probe_nb.terms import RunInfo
 
 _SUFFIX: Final = ".safetensors"
+
+
+class Place(Protocol):
+    """Where the tensors of a run are that does not hold them."""
+
+    @property
+    def path(self) -> Path:
+        """The file or folder."""
+
+    @property
+    def mark(self) -> str:
+        """The mark that they must bear."""
+
+    @property
+    def folder(self) -> bool:
+        """They stay where they are when the run is saved."""
+
+    def read(self) -> list[Kept]:
+        """Return what is known of them."""
 
 
 class Source(NamedTuple):
@@ -94,14 +113,14 @@ class Tensors:
         *,
         makes_room: bool = False,
         stream: Stream | None = None,
-        source: Source | None = None,
+        source: Place | None = None,
     ) -> None:
         """Start empty, or with what `source` has, which is read when somebody asks."""
         self._stream = stream
         self._budget = budget
         self._makes_room = makes_room
         self._source = source
-        self._stays = source if source is not None and source.folder else None
+        self._stays: Place | None = source if source is not None and source.folder else None
         self._known = Listing()
         self._held: dict[int, deque[Kept]] = {}
         self._sizes: Counter[int] = Counter()
@@ -132,7 +151,7 @@ class Tensors:
     def __reduce__(self) -> tuple[Any, ...]:
         """Be copied and pickled as what is there: bytes that are in files stay there."""
         for each in (known := self.known()):
-            if not isinstance(each.data, tensors.Stored):
+            if not hasattr(each.data, "path"):
                 each.data = tensors.bytes_of(each)
         return type(self), (), {"_known": Listing(known), "_stays": self._stays}
 

@@ -1,0 +1,165 @@
+"""The entries of one file -> rows of records and of values."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from probe_nb.dump.arrays import Saved
+from probe_nb.dump.entries import Seen, is_tensor, seen_in, value_of
+from probe_nb.dump.facts import Facts, facts_of
+from probe_nb.dump.folders import Folder
+from probe_nb.dump.numbers import OURS, numbers_of
+from probe_nb.dump.reports import Report
+from probe_nb.dump.rows import Order, Rows, What, When
+from probe_nb.dump.walk import Entry, Spot
+from probe_nb.store.columns import Columns
+from probe_nb.store.table import ABSENT
+from probe_nb.store.values import Values
+from probe_nb.terms import Direction, Site, printable
+
+_MANY: Final = 10_000
+"""Different types that are told apart: a file can name as many as it likes."""
+_LARGEST: Final = 2**31 - 1
+
+
+class Tables:
+    """The tables of the run that is read, and the codes of its sites."""
+
+    def __init__(self, columns: Columns, values: Values) -> None:
+        """Write into these."""
+        self.columns, self.values = columns, values
+        self.written = 0
+        self._sites: dict[Site, int] = {}
+        self.device = columns.tables.devices.code("")
+
+    def what(self, site: Site, facts: Facts, call: int, backward: int, micro_step: int) -> What:
+        """Return the codes of a tensor."""
+        tables = self.columns.tables
+        known = len(tables.dtypes.values) < _MANY
+        checksum = facts.checksum
+        return What(
+            tables.sites.code(site),
+            tables.dtypes.code(facts.dtype if known else "other"),
+            tables.shapes.code(facts.shape),
+            ABSENT if checksum is None else tables.checksums.code(checksum),
+            call,
+            backward,
+            micro_step,
+            facts.numel,
+            facts.requires_grad,
+        )
+
+
+class _Value(NamedTuple):
+    order: Order
+    site: Site
+    kind: str
+    value: Any
+    call: int
+
+
+class StepRecords:
+    """Takes the entries of one file, and writes their rows when all are there."""
+
+    def __init__(self, tables: Tables, folder: Folder, report: Report) -> None:
+        """Write into `tables`."""
+        self._tables, self._folder, self._report = tables, folder, report
+        self._rows = Rows()
+        self._values: list[_Value] = []
+
+    def take(self, entry: Entry) -> None:
+        """Take in what an entry holds."""
+
+        def report(text: str) -> None:
+            self._report(f"`{entry.name[:200]}`: {text}")
+
+        for seen in seen_in(entry.key, entry.body, report):
+            when = _when(entry, seen)
+            if not is_tensor(seen.node):
+                kind, value = value_of(seen.node)
+                site = site_of(entry.spot, seen)
+                order = self._rows.order(when)
+                self._values.append(_Value(order, site, kind, value, call_of(entry)))
+                continue
+            try:
+                facts = facts_of(seen.node)
+            except ValueError as error:
+                report(f"{seen.where.role} {seen.leaf} was skipped: {error}")
+                continue
+            self._tensor(entry, seen, when, facts)
+
+    def _tensor(self, entry: Entry, seen: Seen, when: When, facts: Facts) -> None:
+        ours = seen.node.get(OURS)
+        ours = ours if isinstance(ours, dict) else {}
+        site = site_of(entry.spot, seen, facts.part, ours)
+        micro_step = _place(ours.get("micro_step"))
+        what = self._tables.what(site, facts, call_of(entry), backward_of(entry), micro_step)
+        self._rows.add(when, what, numbers_of(seen.node, facts.numel))
+
+    def saved(self, saved: Saved) -> None:
+        """Take in an array that was saved."""
+        facts = Facts(saved.dtype, saved.shape, saved.numel, False, None, "")
+        backward = 0 if saved.backward else ABSENT
+        what = self._tables.what(site_of_saved(saved), facts, saved.call, backward, 0)
+        self._rows.add(When(saved.call, int(saved.backward), 0), what, saved.numbers)
+
+    def write(self) -> None:
+        """Write all down."""
+        tables, folder, first = self._tables, self._folder, self._tables.written
+        places = self._rows.before([each.order for each in self._values])
+        for each, place in sorted(zip(self._values, places, strict=True), key=lambda p: p[0].order):
+            tables.values.add(
+                each.site,
+                each.kind,
+                each.value,
+                step=folder.step,
+                call=each.call,
+                rank=folder.rank,
+                order=first + place,
+            )
+        for block in self._rows.blocks(folder.step, folder.rank, first, tables.device):
+            tables.columns.append(block)
+        tables.written += len(self._rows)
+
+
+def _when(entry: Entry, seen: Seen) -> When:
+    """Return when something was there: what a call was fed before anything inside it."""
+    late = seen.where.part == "output" or entry.key.kind in ("parameters_grad", "debug")
+    return When(entry.place, 1, 0) if late else When(entry.begin, 0, -entry.place)
+
+
+def call_of(entry: Entry) -> int:
+    """Return the number of the call; gradients of parameters are of none."""
+    return 0 if entry.key.kind == "parameters_grad" else entry.key.call or 0
+
+
+def backward_of(entry: Entry) -> int:
+    """Return how often a backward had been there; of a parameter that is what is counted."""
+    if entry.key.kind == "parameters_grad":
+        return entry.key.call or 0
+    return 0 if entry.key.direction == "backward" else ABSENT
+
+
+def site_of(spot: Spot, seen: Seen, part: str = "", ours: dict[str, Any] | None = None) -> Site:
+    """Return where something was seen; what probe_nb wrote says where it saw it itself."""
+    ours = ours or {}
+    leaf = _text(ours.get("leaf"), f"{seen.leaf}{part}")
+    module = _text(ours.get("module"), spot.module)
+    model = spot.model or ("model" if module else "")
+    kind = _text(ours.get("type"), spot.type)
+    role, direction, _ = seen.where
+    return Site(model, module, kind, spot.api, direction, role, leaf)
+
+
+def site_of_saved(saved: Saved) -> Site:
+    """Return where an array was saved."""
+    way: Direction = "backward" if saved.backward else "forward"
+    return Site("", "", "", printable(saved.name), way, "value", "")
+
+
+def _place(value: Any) -> int:
+    return value if type(value) is int and 0 <= value <= _LARGEST else 0
+
+
+def _text(value: Any, instead: str) -> str:
+    return printable(value[:1_000]) if isinstance(value, str) else instead

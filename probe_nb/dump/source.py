@@ -1,0 +1,103 @@
+"""The tensors of a dump: listed when somebody asks for them, and read one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from probe_nb.dump import arrays, folders
+from probe_nb.dump.entries import Seen, is_tensor, seen_in
+from probe_nb.dump.facts import Facts, facts_of
+from probe_nb.dump.folders import Folder
+from probe_nb.dump.numbers import OURS
+from probe_nb.dump.records import backward_of, call_of, site_of, site_of_saved
+from probe_nb.dump.tensor_files import TensorFile, bytes_in, refusal
+from probe_nb.dump.walk import Entry, Walk
+from probe_nb.store.kept import KEPT, Kept
+from probe_nb.store.table import ABSENT
+from probe_nb.terms import Site
+
+MARK: Final = "msProbe"
+
+
+class DumpSource:
+    """Where the tensors of a dump are: they stay there when the run is saved."""
+
+    folder: Final = True
+    mark: Final = MARK
+
+    def __init__(self, path: Path, parts: Sequence[Folder]) -> None:
+        """Look into these folders of the dump at `path`."""
+        self.path = path
+        self._parts = tuple(parts)
+
+    def read(self) -> list[Kept]:
+        """Return what is known of them; files are opened when one is asked for."""
+        return [kept for each in self._parts for kept in _in_folder(each)]
+
+
+def _in_folder(folder: Folder) -> Iterator[Kept]:
+    def ignored(_: str) -> None:
+        """What was skipped was said when the records were read."""
+
+    for name in folder.dumps:
+        for entry in Walk(folder, name, ignored).entries():
+            for seen in seen_in(entry.key, entry.body, ignored):
+                if is_tensor(seen.node) and seen.node.get("data_name") is not None:
+                    yield from _of_entry(folder, entry, seen)
+    for name in folder.arrays:
+        yield from _of_array(folder, name)
+
+
+def _of_entry(folder: Folder, entry: Entry, seen: Seen) -> Iterator[Kept]:
+    try:
+        facts = facts_of(seen.node)
+    except ValueError:
+        return
+    site = site_of(entry.spot, seen, facts.part, seen.node.get(OURS))
+    kept = _kept(folder, site, facts, call_of(entry), backward_of(entry))
+    name = seen.node["data_name"]
+    if why := refusal(name):
+        kept.drop(why)
+    else:
+        _find(kept, folder.file(folders.TENSORS) / name, folder)
+    yield kept
+
+
+def _of_array(folder: Folder, name: str) -> Iterator[Kept]:
+    try:
+        saved = arrays.read(folder.file(name), folder.root)
+    except ValueError:
+        return
+    facts = Facts(saved.dtype, saved.shape, saved.numel, False, None, "")
+    kept = _kept(folder, site_of_saved(saved), facts, saved.call, 0 if saved.backward else ABSENT)
+    _find(kept, folder.file(name), folder)
+    yield kept
+
+
+def _kept(folder: Folder, site: Site, facts: Facts, call: int, backward: int) -> Kept:
+    about = {
+        name: getattr(site, name)
+        for name in ("model", "module", "api", "direction", "role", "leaf")
+        if name in Kept.__slots__
+    }
+    return Kept(
+        **about,
+        step=folder.step,
+        micro_step=0,
+        call=call,
+        backward=backward,
+        dtype=facts.dtype,
+        shape=facts.shape,
+        bytes=bytes_in(facts.dtype, facts.numel),
+        status=KEPT,
+    )
+
+
+def _find(kept: Kept, path: Path, folder: Folder) -> None:
+    """Say where the tensor is, or why it is not there."""
+    if why := folders.trouble(path, folder.root):
+        kept.drop(why)
+    else:
+        kept.data = TensorFile(path, folder.root, kept.dtype, kept.shape)

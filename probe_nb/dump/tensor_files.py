@@ -1,0 +1,102 @@
+"""Tensors in files of their own, `.pt` and `.npy`: opened when asked for, and never unpickled."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probe_nb.dump.folders import trouble
+from probe_nb.errors import RunFormatError
+
+SUFFIXES: Final = (".pt", ".npy")
+
+_WIDTH: Final = re.compile(r"(?:u?int|float|bfloat|complex|qu?int)([0-9]+)")
+_LONGEST: Final = 255
+_SLACK: Final = 2**20
+"""Bytes that a file may have beside its elements, whatever their number."""
+
+
+def bytes_in(dtype: str, numel: int) -> int:
+    """Return the bytes of so many elements, 0 where the type is not known.
+
+    >>> bytes_in("bfloat16", 3), bytes_in("float8_e4m3fn", 3), bytes_in("bool", 3)
+    (6, 3, 3)
+    """
+    found = _WIDTH.match(dtype)
+    bits = 8 if dtype == "bool" else int(found[1]) if found else 0
+    return numel * bits // 8
+
+
+def refusal(name: Any) -> str:
+    """Say why a name is not that of a file in a folder of tensors, "" if it is."""
+    if not isinstance(name, str) or not name or len(name.encode(errors="replace")) > _LONGEST:
+        return "it has no name that a file can have"
+    if "/" in name or "\\" in name or "\0" in name or name in (".", ".."):
+        return "its name leads out of the folder"
+    return "" if name.endswith(SUFFIXES) else "it is neither .pt nor .npy"
+
+
+class TensorFile(NamedTuple):
+    """The bytes of a tensor in a file of its own."""
+
+    path: Path
+    root: Path
+    dtype: str
+    shape: tuple[int, ...]
+
+    def result(self) -> NDArray[np.uint8]:
+        """Read them.
+
+        Raises:
+            FileNotFoundError: Somebody removed the file.
+            RunFormatError: It is no tensor, is another one, or leads out of the folder.
+        """
+        why = trouble(self.path, self.root)
+        if why == "it is not there":
+            raise FileNotFoundError(f"There is no file `{self.path}`, in which a tensor should be.")
+        if why:
+            raise RunFormatError(f"`{self.path}` is not read: {why}.")
+        size, wanted = self.path.stat().st_size, bytes_in(self.dtype, math.prod(self.shape))
+        if size > 16 * wanted + _SLACK:
+            raise RunFormatError(
+                f"`{self.path}` is not read: {size:,} bytes are no tensor of {self.shape}."
+            )
+        try:
+            return self._bytes()
+        except Exception as error:  # whatever a damaged or hostile file does to its readers
+            if isinstance(error, RunFormatError):
+                raise
+            raise RunFormatError(
+                f"Cannot read `{self.path}`: it is damaged ({_short(error)})."
+            ) from error
+
+    def _bytes(self) -> NDArray[np.uint8]:
+        import torch
+
+        with torch._C.DisableTorchFunction():  # noqa: SLF001 - no default device of the user's
+            if self.path.suffix == ".npy":
+                array = np.load(self.path, allow_pickle=False)
+                t = torch.from_numpy(np.ascontiguousarray(array))
+                t = t.reshape(array.shape)
+            else:
+                t = torch.load(self.path, map_location="cpu", weights_only=True)
+            if not isinstance(t, torch.Tensor) or tuple(t.shape) != self.shape:
+                raise RunFormatError(f"`{self.path}` holds something else than the dump says.")
+            dtype = vars(torch).get(self.dtype)
+            if isinstance(dtype, torch.dtype) and t.dtype != dtype and self.path.suffix == ".npy":
+                t = t.to(dtype)  # NumPy has no bfloat16: it is written as float32
+            t = t.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+            found: NDArray[np.uint8] = t.view(torch.uint8).numpy().copy() if t.numel() else _NOTHING
+            return found
+
+
+_NOTHING: Final = np.empty(0, np.uint8)
+
+
+def _short(error: Exception) -> str:
+    return str(error).partition("\n")[0][:200] or type(error).__name__
