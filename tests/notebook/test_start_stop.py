@@ -274,3 +274,19 @@ def test_help_lists_every_option(kernel):
         "--stop-on",
     ):
         assert option in text
+
+
+def test_a_stack_names_the_cell_and_the_line_and_nothing_of_the_notebook(kernel):
+    kernel.run("def forward(f):\n    return f(x)\n\n\nrun_it = lambda: forward(model)")
+    made = kernel.value("get_ipython().execution_count")
+    kernel.run("%probe_start model --stacks --no-live")
+    kernel.run("# one\nrun_it()")
+    kernel.run("run = %probe_stop")
+    assert kernel.value("run.calls()['stack'].astype(str)[1].splitlines()") == [
+        f"File Cell In[{made - 1}], line 2, in forward",
+        "    return f(x)",
+        f"File Cell In[{made - 1}], line 5, in <lambda>",
+        "    run_it = lambda: forward(model)",
+        f"File Cell In[{made + 1}], line 2, in <module>",
+        "    run_it()",
+    ]
