@@ -22,8 +22,10 @@ class Slice(NamedTuple):
     """The part of a tensor along one dimension that is measured."""
 
     dim: int
-    begin: int
-    end: int
+    begin: int = 0
+    end: int | None = None
+    size: int | None = None
+    """Only tensors of this size along the dimension are cut."""
 
 
 _UNITS: Final = {
@@ -117,7 +119,10 @@ def scope(value: Any) -> tuple[str, str] | None:
 
 
 def slices(value: Any) -> tuple[Slice, ...]:
-    """Return which part of each tensor is measured, as a list of `{dim, begin, end}` says.
+    """Return which part of each tensor is measured, as `{dim, begin, end, size}` or a text says.
+
+    >>> slices("1:0:16"), slices([{"dim": 0, "end": -1}])
+    ((Slice(dim=1, begin=0, end=16, size=None),), (Slice(dim=0, begin=0, end=-1, size=None),))
 
     Raises:
         ConfigError: It is no such list.
@@ -125,17 +130,28 @@ def slices(value: Any) -> tuple[Slice, ...]:
     if value is None:
         return ()
     try:
-        made = tuple(Slice(each["dim"], each["begin"], each["end"]) for each in value)
-        fits = all(type(n) is int for each in made for n in each)
-        fits = fits and all(each.dim >= 0 for each in made)
-    except (KeyError, TypeError):
-        fits, made = False, ()
-    if not fits or not made or len({each.dim for each in made}) < len(made):
+        parts = _cuts(value) if isinstance(value, str) else value
+        made = tuple(Slice(**{"dim": 0, **each}) for each in parts)
+    except (TypeError, ValueError):
+        made = ()
+    fits = all(type(n) is int for each in made for n in each if n is not None)
+    fits = fits and all(None not in each[:2] and each.dim >= 0 for each in made)
+    if not made or not fits or len({(each.dim, each.size) for each in made}) < len(made):
         raise ConfigError(
             f"`slices` is {value!r}; give a list with one "
-            "`{'dim': 1, 'begin': 0, 'end': 16}` for each dimension that is cut."
+            "`{'dim': 1, 'begin': 0, 'end': 16}` for each dimension that is cut, or the text "
+            "`1:0:16`."
         )
     return made
+
+
+def _cuts(text: str) -> list[dict[str, int]]:
+    """Read `dim:begin:end`, several with commas."""
+    found = [part.split(":") for part in text.split(",")]
+    return [
+        {name: int(n) for name, n in zip(("dim", "begin", "end"), each, strict=True) if n.strip()}
+        for each in found
+    ]
 
 
 def steps_in(value: Steps, option: str = "steps") -> tuple[str | None, Callable[[int], bool]]:

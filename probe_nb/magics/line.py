@@ -133,6 +133,17 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "metavar": "FROM,TO",
         "help": "The first and the last call that are recorded in a step: layers.0,layers.3.",
     },
+    "--names": {
+        "action": "append",
+        "type": unquoted,
+        "metavar": "PARTS",
+        "help": "Record calls whose name has one of these in it: layers.0,Functional.softmax.",
+    },
+    "--slices": {
+        "type": unquoted,
+        "metavar": "CUTS",
+        "help": "Measure a part of each tensor, dim:begin:end: 1:0:16.",
+    },
     "--when": {
         "type": unquoted,
         "choices": MODES,

@@ -18,11 +18,11 @@ from probe_nb.session import Session
 if TYPE_CHECKING:
     from probe_nb.view.live import LiveView
 
-_LISTED: Final = ("apis", "select", "roles", "keep")
+_LISTED: Final = ("apis", "select", "roles", "keep", "names")
 """Options that may be given several times; their words are joined with commas."""
 _PLAIN: Final = (
     *("level", "steps", "token_range", "first_step", "micro_batches", "compiled", "recompute"),
-    *("stop_on", "scope", "when", "ranks", "forward_only", "backward_only"),
+    *("stop_on", "scope", "when", "ranks", "forward_only", "backward_only", "slices"),
     *("stacks", "structure", "values", "checksum", "memory", "name"),
 )
 """Options whose values `config.checked` takes as they were typed."""

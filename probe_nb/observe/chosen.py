@@ -96,7 +96,8 @@ def _unknown(end: End, watched: Sequence[Watched], *, functions: bool) -> str:
         near = closest(prefix, PREFIXES, n=1)
         return f"`scope` has `{end.said}`, whose prefix no function has before `{rest}`.{near}"
     near = closest(end.name, [w.path for w in watched])
-    hint = "" if functions else ' Functions are recorded at `level="api"` or `"mix"`.'
+    function = not functions and end.name.partition(".")[0] in PREFIXES
+    hint = "" if not function else ' Functions are recorded at `level="api"` or `"mix"`.'
     return f"`scope` has `{end.said}`, which is no module.{near}{hint}"
 
 

@@ -141,9 +141,10 @@ with provisionalcompleter():
 
 OPTIONS = [
     *("--apis", "--backward-only", "--checksum", "--compiled", "--first-step", "--forward-only"),
-    *("--keep", "--level", "--memory", "--micro-batches", "--name", "--no-live", "--optimizer"),
-    *("--ranks", "--recompute", "--roles", "--scaler", "--scope", "--select", "--stacks"),
-    *("--steps", "--stop-on", "--structure", "--token-range", "--values", "--when"),
+    *("--keep", "--level", "--memory", "--micro-batches", "--name", "--names", "--no-live"),
+    *("--optimizer",),
+    *("--ranks", "--recompute", "--roles", "--scaler", "--scope", "--select", "--slices"),
+    *("--stacks", "--steps", "--stop-on", "--structure", "--token-range", "--values", "--when"),
 ]
 ROLES = [
     *("buffer", "grad_input", "grad_output", "input", "output", "param", "param_grad"),

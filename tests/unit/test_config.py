@@ -202,9 +202,12 @@ def test_a_config_is_frozen_and_can_be_written_as_json():
         "values": False,
         "checksum": None,
         "scope": None,
+        "names": [],
+        "one_way": None,
         "when": None,
         "ranks": None,
         "slices": [],
+        "extras": {},
     }
 
 
@@ -216,7 +219,10 @@ def test_a_config_is_frozen_and_can_be_written_as_json():
         ({"scope": "fc1"}, "`scope` is 'fc1'"),
         ({"scope": ("fc1", "")}, "`scope` is ('fc1', '')"),
         ({"ranks": "first"}, "`ranks` is 'first'"),
-        ({"slices": [{"dim": 0, "begin": 1}]}, "`slices` is [{'dim': 0, 'begin': 1}]"),
+        ({"slices": [{"dim": 0, "stop": 1}]}, "`slices` is [{'dim': 0, 'stop': 1}]"),
+        ({"slices": [{"dim": 0, "begin": "1"}]}, "`slices` is [{'dim': 0, 'begin': '1'}]"),
+        ({"slices": "1:0"}, "`slices` is '1:0'"),
+        ({"names": ()}, "`names` is ()"),
         ({"slices": [{"dim": -1, "begin": 1, "end": 2}]}, "`slices` is"),
         ({"slices": []}, "`slices` is []"),
         ({"forward_only": True, "backward_only": True}, "leave nothing"),

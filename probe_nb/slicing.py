@@ -1,0 +1,78 @@
+"""A part of each tensor in place of the whole: `slices=`.
+
+It stands before all that reads a tensor, so that the numbers, the shape, the checksum and what is
+kept are those of the part. The part is a view: nothing is copied and the model has its tensor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from probe_nb.grammar import Slice
+from probe_nb.observe.calls import Call
+from probe_nb.observe.select import Watched
+from probe_nb.observe.shards import held
+from probe_nb.observe.sink import Facts, Sink, Where
+from probe_nb.stats.measurable import modes_off
+from probe_nb.terms import Status
+
+_PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+
+
+class Slicing:
+    """Takes observations and hands on a part of each."""
+
+    def __init__(self, sink: Sink, slices: Sequence[Slice]) -> None:
+        """Hand on to `sink`."""
+        self._sink = sink
+        self._slices = slices
+
+    def tensor(
+        self,
+        call: Call,
+        where: Where,
+        t: Tensor,
+        backward: int = -1,
+        scale: Tensor | None = None,
+    ) -> None:
+        """Hand on a part of a tensor, or say that it has none."""
+        try:
+            if type(t) not in _PLAIN:
+                t, part = held(t)
+                where = (where[0], where[1] + part, *where[2:]) if part else where
+            cut = self._cut(t)
+        except Exception:  # of a layout that cannot be cut
+            self._sink.absent(call, where, Facts.of(t), "unsupported", backward)
+            return
+        self._sink.tensor(call, where, cut, backward, scale)
+
+    def _cut(self, t: Tensor) -> Tensor:
+        if t.is_nested:
+            raise NotImplementedError
+        index: list[Any] = [slice(None)] * t.dim()
+        for each in self._slices:
+            if each.dim < t.dim() and each.size in (None, t.shape[each.dim]):
+                index[each.dim] = slice(each.begin, each.end)
+        if all(each == slice(None) for each in index):
+            return t
+        with torch.no_grad(), torch._C.DisableTorchFunction(), modes_off():  # noqa: SLF001 - as in keeper
+            cut = t[tuple(index)]
+            if t.requires_grad:
+                with contextlib.suppress(RuntimeError):  # inside a transform of torch.func
+                    cut.requires_grad_()
+        return cut
+
+    def absent(
+        self, call: Call, where: Where, facts: Facts, status: Status, backward: int = -1
+    ) -> None:
+        """Hand on a tensor whose numbers cannot be had; its shape is that of the whole."""
+        self._sink.absent(call, where, facts, status, backward)
+
+    def fault(self, watched: Watched | None, where: str, error: Exception) -> None:
+        """Hand on an error of our own."""
+        self._sink.fault(watched, where, error)
