@@ -15,7 +15,7 @@ from probe_nb.terms import COUNTS, STATISTICS, Site
 
 NEEDED: Final = (
     *("step", "micro_step", "rank", "order", "call", "site", "numel", *STATISTICS, *COUNTS),
-    *("recompute", "requires_grad", "loss_scale"),
+    *("recompute", "requires_grad", "loss_scale", "status"),
 )
 """The columns that the search for an origin reads."""
 

@@ -14,6 +14,8 @@ from probe_nb.analysis.calls import NEEDED, Calls
 from probe_nb.analysis.search import birth
 from probe_nb.analysis.thresholds import DEFAULTS
 from probe_nb.analysis.told import Words
+from probe_nb.analysis.uncounted import NEEDED as UNCOUNTED
+from probe_nb.analysis.uncounted import judged
 from probe_nb.store.columns import Columns, Filter
 from probe_nb.store.table import COLUMNS, Arrays, stored, to_frame
 from probe_nb.terms import COUNTS, RunInfo, shown
@@ -176,7 +178,8 @@ class Origins:
 
     def _whole(self, step: int) -> tuple[NDArray[np.intp], Arrays]:
         """Return all records of a step that are there."""
-        return self._columns.where([Filter("step", lambda values: values == step)], NEEDED)
+        rows, block = self._columns.where([Filter("step", lambda values: values == step)], NEEDED)
+        return rows, judged(block)
 
     def _judge(self, step: int, rows: NDArray[np.intp], block: Arrays) -> None:
         sure, likely = self._look(step, rows, block)
@@ -217,7 +220,7 @@ def first_nonfinite(columns: Columns, info: RunInfo | None = None) -> Origin | N
     """Return where the first NaN or Inf was born, None if there is none but on purpose."""
     found = Origins(columns)
     for row, block in columns.chunks(names=NEEDED):
-        found.add(block, row)
+        found.add(judged(block), row)
     first = found.birth or found.unsettled()
     return None if first is None else origin(columns, first, info)
 
@@ -253,7 +256,8 @@ def _after(columns: Columns, born: Birth) -> pd.DataFrame:
     """Return the first record that is not finite of each other site, in execution order."""
     worst = COUNTS[:3] if born.kind == "-Inf" else COUNTS[:2]
     found: list[Arrays] = []
-    for first, block in columns.chunks(names=("order", "site", *COUNTS[:3])):
+    for first, read in columns.chunks(names=("order", "site", *UNCOUNTED, *COUNTS[:3])):
+        block = judged(read)
         bad = np.zeros(len(block["order"]), np.bool_)
         for name in worst:
             bad |= block[name] > 0

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from probe_nb.analysis.births import Birth
+from probe_nb.analysis.uncounted import is_uncounted
 from probe_nb.store.columns import Columns, Filter
 
 _BAD = ("nan_count", "posinf_count", "neginf_count")
@@ -25,8 +26,10 @@ class Past:
     def last(self) -> int:
         """The last step before in which it was read, and was finite; -1 if there is none."""
         birth = self._birth
-        _, found = self._columns.where([_equal("site", birth.code)], ("step", "nan_count"))
-        earlier = found["step"][(found["step"] < birth.step) & (found["nan_count"] >= 0)]
+        names = ("step", "nan_count", "status")
+        _, found = self._columns.where([_equal("site", birth.code)], names)
+        known = (found["nan_count"] >= 0) & ~is_uncounted(found["status"])
+        earlier = found["step"][(found["step"] < birth.step) & known]
         return int(earlier.max(initial=-1))
 
     @cached_property

@@ -20,6 +20,7 @@ from probe_nb.analysis.grouping import Groups
 from probe_nb.analysis.opening import Opening
 from probe_nb.analysis.origins import Origins
 from probe_nb.analysis.thresholds import DEFAULTS, Thresholds
+from probe_nb.analysis.uncounted import judged
 from probe_nb.analysis.window import WINDOW, Window, longer
 from probe_nb.store.blocks import pick
 from probe_nb.store.columns import Columns
@@ -119,14 +120,15 @@ class Tally:
         self._grow(int(block["site"].max()) + 1)
         groups = Groups(block["site"], block["step"])
         self.steps.update(groups.steps.tolist())
+        known = judged(block)
         found = alarms.find(
-            *(block, self.role, self.direction, self.module, self._limits()),
+            *(known, self.role, self.direction, self.module, self._limits()),
             headroom=self.limits.overflow_headroom,
         )
         for kind, rows in found.of_kind.items():
             self.firsts[kind].add(block, rows, self.rows)
-        self.origins.add(block, self.rows)
-        self.window.add(block, groups, found.loud)
+        self.origins.add(known, self.rows)
+        self.window.add(known, groups, found.loud)
         self._take_begin(groups)
         self.opening.add(self.window, groups.steps)
         self.changes.judge(self.window, self.role, self.direction)

@@ -11,6 +11,7 @@ from probe_nb.analysis.advice import advice_for
 from probe_nb.analysis.alarms import HEADROOM, LIMITS
 from probe_nb.analysis.births import Birth
 from probe_nb.analysis.past import Past
+from probe_nb.analysis.uncounted import is_uncounted, judged
 from probe_nb.analysis.words import module, number, plural, tensor
 from probe_nb.store.columns import Columns
 from probe_nb.terms import COUNTS, STATISTICS, RunInfo, Site, shown
@@ -54,9 +55,9 @@ class Words:
         self._past = Past(columns, birth)
         sites = columns.tables.sites.values
         self._several = len({site.model for site in sites if site.model}) > 1
-        names = ("site", "numel", "dtype", *STATISTICS, *COUNTS)
+        names = ("site", "numel", "dtype", "status", *STATISTICS, *COUNTS)
         self._rows = sorted({birth.row, *birth.proof})
-        self._found = columns.take(self._rows, names)
+        self._found = judged(columns.take(self._rows, names))
 
     # -- what happened ----------------------------------------------------------------------------
 
@@ -117,8 +118,12 @@ class Words:
     def _counted(self) -> str:
         where = self._rows.index(self._birth.row)
         found = [(int(self._found[name][where]), word) for name, word in _COUNTED]
+        elements = plural(int(self._found["numel"][where]), "element")
+        if is_uncounted(self._found["status"][where]):
+            kinds = " and ".join(word for count, word in found if count > 0)
+            return f"{kinds} among {elements}, how many is not in the dump"
         parts = [f"{count:,} {word}" for count, word in found if count > 0]
-        return f"{' and '.join(parts)} of {plural(int(self._found['numel'][where]), 'element')}"
+        return f"{' and '.join(parts)} of {elements}"
 
     def _own(self) -> list[str]:
         if self._birth.phase == "backward":
@@ -257,7 +262,11 @@ class Words:
         tables = self._columns.tables
         name = self._place(tables.sites.values[found["site"]])
         if np.isnan(found["min"]):
-            return f"{name}: no finite numbers"
+            none = "NaN in it" if is_uncounted(found["status"]) else "no finite numbers"
+            return f"{name}: {none}"
+        if is_uncounted(found["status"]):
+            low, high = number(found["min"]), number(found["max"])
+            return f"{name}: {low} to {high}, {tables.dtypes.values[found['dtype']]}"
         low, high, peak = (number(found[stat]) for stat in ("min", "max", "absmax"))
         return f"{name}: {low} to {high}, |max| {peak}, {tables.dtypes.values[found['dtype']]}"
 

@@ -79,20 +79,28 @@ class TensorFile(NamedTuple):
         import torch
 
         with torch._C.DisableTorchFunction():  # noqa: SLF001 - no default device of the user's
-            if self.path.suffix == ".npy":
-                array = np.load(self.path, allow_pickle=False)
-                t = torch.from_numpy(np.ascontiguousarray(array))
-                t = t.reshape(array.shape)
-            else:
-                t = torch.load(self.path, map_location="cpu", weights_only=True)
-            if not isinstance(t, torch.Tensor) or tuple(t.shape) != self.shape:
+            t = self._array() if self.path.suffix == ".npy" else self._saved()
+            if tuple(t.shape) != self.shape:
                 raise RunFormatError(f"`{self.path}` holds something else than the dump says.")
-            dtype = vars(torch).get(self.dtype)
-            if isinstance(dtype, torch.dtype) and t.dtype != dtype and self.path.suffix == ".npy":
-                t = t.to(dtype)  # NumPy has no bfloat16: it is written as float32
             t = t.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
             found: NDArray[np.uint8] = t.view(torch.uint8).numpy().copy() if t.numel() else _NOTHING
             return found
+
+    def _saved(self) -> Any:
+        import torch
+
+        found: Any = torch.load(self.path, map_location="cpu", weights_only=True)
+        if not isinstance(found, torch.Tensor):
+            raise RunFormatError(f"`{self.path}` holds something else than a tensor.")
+        return found
+
+    def _array(self) -> Any:
+        import torch
+
+        array = np.load(self.path, allow_pickle=False)
+        t = torch.from_numpy(np.ascontiguousarray(array)).reshape(array.shape)
+        dtype = vars(torch).get(self.dtype)  # NumPy has no bfloat16: it is written as float32
+        return t.to(dtype) if isinstance(dtype, torch.dtype) else t
 
 
 _NOTHING: Final = np.empty(0, np.uint8)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from probe_nb.analysis import verdict as v
 from probe_nb.analysis.evidence import same_call
+from probe_nb.analysis.uncounted import is_uncounted
 from probe_nb.analysis.words import module, number, tensor
 from probe_nb.terms import COUNTS, ROLES, STATISTICS, STATUSES
 from probe_nb.view.frame import FrameBuilder
@@ -24,6 +25,9 @@ _BARS: Final = "▁▂▃▄▅▆▇█"
 _WIDTH: Final = 16
 _OUTPUTS, _REST = 9, 10
 _NAMES: Final = ("step", "numel", *STATISTICS, *COUNTS, "status")
+
+_TOLD: Final = ("ok", "has_inf")
+"""Statuses that need no word of their own: the column beside says it."""
 
 FINDINGS: Final = (
     (v.SATURATED, "! saturated"),
@@ -144,13 +148,17 @@ def _finding(bits: int, status: str, step: int) -> str:
         since = f" from step {step}" if step >= 0 else ""
         return f"{', '.join(words)}{since}{' (follows)' if bits & v.DOWNSTREAM else ''}"
     words = [word for bit, word in FINDINGS if bits & bit]
-    if not words and status != "ok":
+    if not words and status not in _TOLD:
         return f"{ABSENT} {status}"
     return ", ".join(words) or "✓ ok"
 
 
 def _not_finite(values: dict[str, Any]) -> str:
     counts = [("nan_count", "NaN"), ("posinf_count", "+Inf"), ("neginf_count", "-Inf")]
+    if is_uncounted(values["status"]):
+        ends = (("+Inf", values["max"] == np.inf), ("-Inf", values["min"] == -np.inf))
+        there = ", ".join(word for word, is_there in ends if is_there)
+        return f"{there or 'NaN'}, not counted"
     if values["nan_count"] < 0:
         return ABSENT
     found = [f"{values[name]:,} {word}" for name, word in counts if values[name] > 0]
