@@ -138,6 +138,10 @@ def checked(
         )
     if stop_on not in (None, *STOPS):
         raise ConfigError(f"`stop_on` is {stop_on!r}; give `nonfinite`, or None to go on.")
+    if structure and (stop_on is not None or extras):
+        raise ConfigError(
+            "`structure` computes nothing of a tensor; give it without `stop_on` and `extras`."
+        )
     if on_finding is not None and not callable(on_finding):
         raise ConfigError(f"`on_finding` is {on_finding!r}; give a function of one finding.")
     written, wants = grammar.steps_in(steps)

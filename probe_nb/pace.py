@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from probe_nb.config import WatchConfig
 from probe_nb.errors import notify
+from probe_nb.observe import structure
 from probe_nb.observe.aside import aside
 from probe_nb.observe.optimizers import scaler_around
 from probe_nb.observe.select import Tree, add_modules, mark_selected
@@ -190,6 +191,11 @@ class Pace:
             if listener in self.listeners:
                 self.listeners.remove(listener)
             notify(f"A live view was switched off: {error}")
+
+    def note_structure(self) -> None:
+        """Write into the run what the models are made of."""
+        info = self._run.info
+        info.tree = structure.tree(self._rooms.watched, info.tree)
 
     def note_unobserved(self) -> None:
         """Write into the run what could not be looked at."""

@@ -34,6 +34,9 @@ class Recording(Protocol):
     def flush(self) -> None:
         """Take in what was seen so far."""
 
+    def structure(self) -> None:
+        """Write into the run what the models are made of."""
+
     def step(self) -> None:
         """End the current step."""
 

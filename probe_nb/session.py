@@ -139,6 +139,7 @@ class Session:
         rooms.buffers.close()
         about.finish(info)
         self._pace.take_in_new_modules(late=True)
+        self._guarded(self._pace.note_structure)
         self._pace.note_unobserved()
         for closer in self.closers:
             self._pace.tell(closer)
@@ -244,6 +245,10 @@ class Session:
     def flush(self) -> None:
         """Take in what was seen so far, in the middle of a step."""
         self._pace.flush()
+
+    def structure(self) -> None:
+        """Write into the run what the models are made of by now."""
+        self._pace.note_structure()
 
 
 def _after_fork() -> None:

@@ -6,7 +6,7 @@ The meaning of each word is in `docs/glossary.md`.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 Direction = Literal["forward", "backward", "optimizer"]
 Role = Literal[
@@ -102,6 +102,19 @@ class Site:
     leaf: str
 
 
+class Made(NamedTuple):
+    """A module of a model, and how many numbers its parameters have; None where nobody knows."""
+
+    model: str
+    module: str
+    type: str
+    parameters: int | None = None
+    trainable: int | None = None
+    total: int | None = None
+    """With all that is inside, each parameter counted once."""
+    total_trainable: int | None = None
+
+
 @dataclass
 class RunInfo:
     """What a run says about itself; everything in it can be written as JSON."""
@@ -126,6 +139,8 @@ class RunInfo:
 
     unnamed_scaler: bool = False
     """A `GradScaler` was seen to step the optimizer, and the watch was not told of it."""
+    tree: list[list[Any]] = field(default_factory=list)
+    """What the models are made of: of each module what `Made` has."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-ready copy."""

@@ -20,6 +20,7 @@ from probe_nb.extras import BELOW, OF_STEP
 from probe_nb.keeper import Keeper
 from probe_nb.measuring import Measuring, SummingAndMeasuring
 from probe_nb.observe.arguments import Arguments
+from probe_nb.observe import structure
 from probe_nb.observe.attach import Attachment
 from probe_nb.observe.buffers import Buffers
 from probe_nb.observe.calls import Clock
@@ -48,6 +49,7 @@ from probe_nb.stopping import Stopper
 from probe_nb.store.columns import Columns
 from probe_nb.summing import Summing
 from probe_nb.terms import Role
+from probe_nb.unmeasured import Unmeasured
 from probe_nb.valuing import ValueWriter
 
 _NOT_THIS_RANK: Final = "this process is rank {rank}, which `ranks={ranks}` leaves out"
@@ -122,6 +124,7 @@ def wired(
     if not options.wants_rank(rank := _rank(info.rank)):
         options = replace(options, wants=lambda _: False)
         info.notices.append(_NOT_THIS_RANK.format(rank=rank, ranks=options.ranks))
+    info.tree = structure.tree(watched)
     run = into or Run(info, Columns(budget=options.memory, notices=info.notices))
     expects_training = bool(optimizers) or scaling is not None
     clock = _clock(options, events, expects_training=expects_training)
@@ -132,7 +135,7 @@ def wired(
             raise ConfigError("`below` counts gradients as they come; give no `scaler` with it.")
         writer.wants(options.extras, watched)
     if options.keep is not None:
-        recorder = Keeper(writer, options.keep, run, watched)
+        recorder = Keeper(writer, options.keep, run, watched, options.level)
     if options.stop_on is not None:
         recorder = Stopper(recorder, run, events.stopped, outputs="output" in options.roles)
     sink = Slicing(recorder, options.slices) if options.slices else recorder
@@ -195,7 +198,7 @@ def wired(
         if functions is not None:
             functions.values = modules.values
     scale = scaling.scale if scaling is not None else lambda: None
-    of_steps = roles if not options.one_way else frozenset[Role]()
+    of_steps = roles if not (options.one_way or options.structure) else frozenset[Role]()
     rows = StepRows(watched, clock, sink, only, roles=of_steps, scale=scale)
     if isinstance(writer, Measuring):
         modules.extras = rows.extras = writer
@@ -290,6 +293,8 @@ def _recorder(
         scaling.scale if scaling is not None else None,
         run.info.rank,
     )
+    if options.structure:
+        return Unmeasured(*settings)
     if options.checksum is not None:
         sums = SUMS[options.checksum]
         return (SummingAndMeasuring if options.extras else Summing)(sums, *settings)

@@ -25,7 +25,7 @@ from probe_nb.store.blocks import ALL, GROUP, RAGGED, empty_block, whole
 from probe_nb.store.columns import Columns
 from probe_nb.store.keeping import Source, Tensors
 from probe_nb.store.table import ABSENT, COLUMNS, DTYPES, OF_SITE, Arrays, Tables, to_frame
-from probe_nb.terms import DIRECTIONS, ROLES, STATUSES, RunInfo, Site
+from probe_nb.terms import DIRECTIONS, ROLES, STATUSES, Made, RunInfo, Site
 
 T = TypeVar("T")
 
@@ -50,6 +50,7 @@ _TYPES: Final[dict[str, Any]] = {
     "unobserved": list,
     "shared": dict,
     "moved": dict,
+    "tree": list,
     "unnamed_scaler": bool,
 }
 
@@ -175,6 +176,10 @@ def as_info(found: Any) -> RunInfo:
         texts += [*groups, *groups.values()]
     for module in info.unobserved:
         texts += [module["model"], module["module"], module["type"], module["reason"]]
+    for made in map(Made._make, info.tree):
+        texts += made[:3]
+        if not all(number is None or type(number) is int for number in made[3:]):
+            raise TypeError("a number is not a number")
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("a text is not a text")
     return info

@@ -1,0 +1,51 @@
+"""What a model is made of: its modules, and how many numbers they learn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+
+from probe_nb.observe.aside import aside
+from probe_nb.observe.select import Watched, own_parameters
+from probe_nb.terms import Made
+
+
+def tree(watched: Iterable[Watched], known: Iterable[list[Any]] = ()) -> list[list[Any]]:
+    """Return one entry per module, as `Made` has it, in the order of the model.
+
+    What of a module that is gone was `known` stays as it was.
+    """
+    before = {(model, path): entry for entry in known for model, path in [entry[:2]]}
+    found = []
+    for each in watched:
+        module, place = each.module(), (each.model, each.path)
+        if module is None:
+            found.append(before.get(place) or [*Made(*place, each.type)])
+        else:
+            found.append([*Made(*place, each.type, *_counted(module))])
+    return found
+
+
+def _counted(module: nn.Module) -> tuple[int | None, int | None, int | None, int | None]:
+    """Count the numbers of a module's own parameters, and of all inside; each is counted once.
+
+    None where a lazy module was not built yet.
+    """
+    inside, todo, known = dict[int, nn.Parameter](), [module], {id(module)}
+    for part in todo:  # it grows meanwhile
+        inside |= {id(p): p for p in own_parameters(part).values()}
+        todo += [c for c in part._modules.values() if c is not None and id(c) not in known]
+        known |= {id(part) for part in todo}
+    own = {id(p): p for p in own_parameters(module).values()}
+    return *_numbers(own), *_numbers(inside)
+
+
+def _numbers(parameters: dict[int, nn.Parameter]) -> tuple[int | None, int | None]:
+    with aside():
+        try:
+            counts = [(p.numel(), p.requires_grad) for p in parameters.values()]
+        except (RuntimeError, TypeError, ValueError):  # it has no shape yet
+            return None, None
+    return sum(n for n, _ in counts), sum(n for n, learns in counts if learns)
