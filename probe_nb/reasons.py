@@ -63,6 +63,7 @@ REMEDIES: Final[dict[str, str]] = {
     "tuples and dataclasses are looked into, other objects are not.",
     NO_GRADIENTS: "Only gradients were asked for, and no backward inside the watch reached it.",
     # statuses of rows
+    "not_asked": "Nothing is missing: `structure=True` records shapes and dtypes alone.",
     "meta": "Tensors on the meta device and fake ones have no values.",
     "unsupported": "Its type or layout cannot be measured, a CUDA graph was being captured, or a "
     "hook of yours was put on too late for this one call. At a gradient: nobody can tell what of "

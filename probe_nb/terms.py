@@ -102,6 +102,28 @@ class Site:
     leaf: str
 
 
+class Callee(NamedTuple):
+    """What was called: a module; or a function, `api`, inside a module or outside of any."""
+
+    model: str
+    module: str
+    type: str
+    api: str = ""
+
+
+class Frame(NamedTuple):
+    """One line of the user's that led to a call."""
+
+    file: str
+    line: int
+    function: str
+    source: str
+
+
+Stack = tuple[Frame, ...]
+"""The lines that led to a call, the innermost first."""
+
+
 class Made(NamedTuple):
     """A module of a model, and how many numbers its parameters have; None where nobody knows."""
 

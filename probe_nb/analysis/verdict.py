@@ -117,6 +117,8 @@ class Judge:
         """Return the worst finding so far."""
         if not self.tally.rows:
             return _empty(info)
+        if set(np.unique(self.tally.latest["status"])) == {STATUS_CODE["not_asked"]}:
+            return Verdict("empty", "Shapes and dtypes alone were recorded: see run.structure()")
         worst = next(iter(self.findings(info)), None)
         if worst is None or worst.severity == "note":
             return self._fine()

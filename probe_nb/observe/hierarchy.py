@@ -8,21 +8,41 @@ from __future__ import annotations
 
 import threading
 from types import FrameType
+from typing import Protocol
 
 from probe_nb.observe.calls import Call
 from probe_nb.observe.select import Watched
-from probe_nb.observe.stacks import Stacks
-from probe_nb.store.calls import Callee, Calls
-from probe_nb.store.table import ABSENT
+from probe_nb.observe.stacks import NONE, Stacks, Table
+from probe_nb.terms import Callee
+
+
+class CallTable(Table, Protocol):
+    """Takes calls."""
+
+    def callee(self, called: Callee) -> int:
+        """Return the code of what is called."""
+
+    def add(
+        self,
+        callee: int,
+        call: int,
+        *,
+        step: int,
+        micro_step: int,
+        rank: int,
+        parent: int,
+        stack: int,
+    ) -> int:
+        """Add a call and return its row, `NONE` if there is no room."""
 
 
 class Hierarchy:
     """Writes the table of calls."""
 
-    def __init__(self, table: Calls, rank: int | None, *, stacks: bool) -> None:
+    def __init__(self, table: CallTable, rank: int | None, *, stacks: bool) -> None:
         """Write into `table`, and with `stacks` also which lines led to a call."""
         self._table = table
-        self._rank = ABSENT if rank is None else rank
+        self._rank = NONE if rank is None else rank
         self._stacks = Stacks(table) if stacks else None
         self._callees: dict[Watched, tuple[str, type, int]] = {}
         self.functions: dict[int, int] = {}
@@ -35,9 +55,9 @@ class Hierarchy:
 
         One that is silenced has none, and what runs inside it is a part of what is around.
         """
-        parent = ABSENT if around is None else around.row
+        parent = NONE if around is None else around.row
         if self.functions:
-            parent = max(parent, self.functions.get(threading.get_ident(), ABSENT))
+            parent = max(parent, self.functions.get(threading.get_ident(), NONE))
         if silenced:
             call.row = parent
             return
@@ -57,8 +77,8 @@ class Hierarchy:
         found = self._callees.get(watched)
         if found is not None and found[0] == watched.path and found[1] is watched.cls:
             return found[2]
-        callee = Callee(watched.model, watched.path, watched.type, watched.api)
-        code = self._table.callees.code(callee)
+        called = Callee(watched.model, watched.path, watched.type, watched.api)
+        code = self._table.callee(called)
         self._callees[watched] = watched.path, watched.cls, code
         return code
 

@@ -9,33 +9,43 @@ from __future__ import annotations
 
 import linecache
 from types import CodeType, FrameType
-from typing import Final
+from typing import Final, Protocol
 
 from probe_nb import places
 from probe_nb.observe.calls import Call
-from probe_nb.store.calls import Calls, Frame, Stack
-from probe_nb.store.table import ABSENT
-from probe_nb.terms import printable
+from probe_nb.terms import Frame, Stack, printable
 
+NONE: Final = -1
+"""The row of what has no row, and the stack of what has none."""
 _ROOM: Final = 65_536
 """Ways that are remembered. More are there only where code is made anew all the time."""
+
+
+class Table(Protocol):
+    """Takes stacks: the table of calls."""
+
+    def stack(self, frames: Stack) -> int:
+        """Return the code of a stack, `NONE` if there is no room."""
+
+    def frames(self, stack: int) -> Stack:
+        """Return the frames of a stack, none for `NONE`."""
 
 
 class Stacks:
     """Finds the code of the stack of a call that begins."""
 
-    def __init__(self, table: Calls) -> None:
+    def __init__(self, table: Table) -> None:
         """Write stacks into `table`."""
         self._table = table
         self._known: dict[tuple[int, ...], tuple[int, list[CodeType]]] = {}
 
     def of(self, frame: FrameType, around: Call | None) -> int:
-        """Return the stack of a call that is about to run, `ABSENT` for none.
+        """Return the stack of a call that is about to run, `NONE` for none.
 
         `frame` is the frame of torch's, or ours, that runs it; `around` the call that it is in.
         """
-        base, end = ABSENT, 0
-        if around is not None and around.stack != ABSENT:
+        base, end = NONE, 0
+        if around is not None and around.stack != NONE:
             base, end = around.stack, around.frame
         way, caller = [base], frame.f_back
         while caller is not None and id(caller) != end:
@@ -53,8 +63,7 @@ class Stacks:
             frames.append(caller)
             caller = caller.f_back
         stack = _lines(frames if end else places.inside(frames))
-        stack += self._table.stacks.values[key[0]] if key[0] != ABSENT else ()
-        code = self._table.stack(stack)
+        code = self._table.stack(stack + self._table.frames(key[0]))
         self._known[key] = code, [each.f_code for each in frames]  # their addresses are in the key
         return code
 

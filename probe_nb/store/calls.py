@@ -9,7 +9,7 @@ import json
 import operator
 import threading
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,9 @@ import pyarrow as pa
 from probe_nb.errors import notify
 from probe_nb.grammar import spelled
 from probe_nb.store.table import ABSENT, Interned, category, integers
-from probe_nb.terms import printable
+from probe_nb.terms import Callee, Frame, Stack, printable
+
+__all__ = ["COLUMNS", "Callee", "Calls", "Frame", "Stack", "as_text"]
 
 OF: Final = ("model", "module", "type", "api")
 """The columns that say what was called."""
@@ -34,28 +36,6 @@ _DTYPE: Final = np.dtype(
 ).newbyteorder("=")
 _FRAME: Final = 100
 """Bytes that one more frame of an interned stack takes, about: most are shared."""
-
-
-class Callee(NamedTuple):
-    """What was called: a module; or a function, `api`, inside a module or outside of any."""
-
-    model: str
-    module: str
-    type: str
-    api: str = ""
-
-
-class Frame(NamedTuple):
-    """One line of the user's that led to a call."""
-
-    file: str
-    line: int
-    function: str
-    source: str
-
-
-Stack = tuple[Frame, ...]
-"""The lines that led to a call, the innermost first."""
 
 
 def as_text(stack: Stack) -> str:
@@ -127,6 +107,14 @@ class Calls:
             row = len(self._rows) // _ROW.size
             self._rows += _ROW.pack(step, micro_step, rank, callee, call, stack, parent)
         return row
+
+    def callee(self, called: Callee) -> int:
+        """Return the code of what is called."""
+        return self.callees.code(called)
+
+    def frames(self, stack: int) -> Stack:
+        """Return the frames of a stack, none for `ABSENT`."""
+        return self.stacks.values[stack] if stack != ABSENT else ()
 
     def stack(self, frames: Stack) -> int:
         """Return the code of a stack, `ABSENT` for none and where there is no room."""
