@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 __all__ = [
+    "Comparison",
     "Keep",
     "NonFiniteError",
     "Run",
     "__version__",
+    "compare",
     "find_random",
     "load",
     "random_save",
@@ -36,6 +38,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from probe_nb.checkup.check import self_check
+    from probe_nb.comparison import Comparison, compare
     from probe_nb.doors import start, watch
     from probe_nb.errors import NonFiniteError
     from probe_nb.keep import Keep
@@ -45,9 +48,11 @@ if TYPE_CHECKING:
     from probe_nb.session import step, stop
 
 _ROOMS = {
+    "Comparison": "probe_nb.comparison",
     "Keep": "probe_nb.keep",
     "NonFiniteError": "probe_nb.errors",
     "Run": "probe_nb.run",
+    "compare": "probe_nb.comparison",
     "find_random": "probe_nb.reproduce",
     "load": "probe_nb.run",
     "random_save": "probe_nb.reproduce",

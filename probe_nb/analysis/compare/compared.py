@@ -1,0 +1,223 @@
+"""Both runs aligned, measured and judged: what a `Comparison` reads its answers from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probe_nb.analysis.compare import histograms, judge, rounding, tensors
+from probe_nb.analysis.compare.align import Alike, Pairs, Side, paired, sides
+from probe_nb.analysis.compare.calls import CallTree, Places
+from probe_nb.analysis.compare.flow import Flow, flow
+from probe_nb.analysis.compare.judge import CLOSE, DIVERGED, NOT_COMPARABLE, SAME, Reasons
+from probe_nb.analysis.compare.measures import Measured, equal_numbers, measured
+from probe_nb.analysis.compare.naming import Mapped, mapping_of
+from probe_nb.analysis.compare.shapes import Sums
+from probe_nb.store.columns import Columns
+from probe_nb.store.keeping import Tensors
+from probe_nb.store.table import ABSENT, Arrays
+from probe_nb.terms import COUNTS, STATISTICS
+
+Rows = NDArray[np.intp]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Told = Callable[[int, int], None]
+
+_NUMBERS: Final = ("numel", *STATISTICS, *COUNTS, "status")
+_MOVED: Final = 1e-3
+"""A share of elements that changed by more than a power of two, from which on that is evidence."""
+
+_FEW: Final = 3.0
+"""Elements, and standard errors of their number, that may do so by chance."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How two runs are compared; `comparison.compare` says what each means."""
+
+    mapping: Mapped = None
+    fuzzy: bool = False
+    tolerance: float | str = 1.0
+    ranks: tuple[int | None, int | None] = (None, None)
+
+
+@dataclass(eq=False)
+class Compared:
+    """What was found of all pairs.
+
+    Attributes:
+        one, other: The baseline and the candidate.
+        pairs: What belongs together, in the order of the baseline.
+        data: The columns of both, pair by pair.
+        found: The differences.
+        verdicts: Places in `judge.VERDICTS`, pair by pair.
+        beyond: How many times each difference is larger than rounding and what came in explain.
+        distance: Distance of the histograms, NaN where there are none.
+        kept: What kept tensors tell, by pair.
+        checksums: 1 where checksums agree, 0 where they do not, -1 where there are none to compare.
+    """
+
+    one: Side
+    other: Side
+    pairs: Pairs
+    data: tuple[Arrays, Arrays]
+    found: Measured
+    reasons: Reasons
+    verdicts: NDArray[np.int8]
+    distance: Floats
+    checksums: NDArray[np.int8]
+    kept: tensors.Metrics
+    flow: Flow
+    places: Places
+    tree: CallTree
+    beyond: Floats
+    notices: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        """Return the number of pairs."""
+        return len(self.verdicts)
+
+    @cached_property
+    def fed(self) -> Flags:
+        """Tell which pairs are what both were fed: root inputs, first parameters and buffers."""
+        places = self.places
+        roles = places.are("input") | places.are("param", "buffer", direction="forward")
+        return roles & np.isnan(self.flow.came_in)
+
+    @property
+    def evidence(self) -> str:
+        """What there was to judge by: tensors, histograms or statistics."""
+        if len(self.kept):
+            return "kept tensors"
+        return "statistics and histograms" if np.isfinite(self.distance).any() else "statistics"
+
+
+def compared(
+    baseline: tuple[Columns, Tensors],
+    candidate: tuple[Columns, Tensors],
+    options: Options,
+    known: float = rounding.MEASURED,
+    told: Told = lambda _done, _all: None,
+) -> Compared:
+    """Compare two runs.
+
+    Args:
+        baseline: Records and kept tensors of the run to trust.
+        candidate: The same of the run in question.
+        options: What the user said.
+        known: What mean, std and l2 are known to, relative.
+        told: Is told how many kept tensors of how many were compared.
+    """
+    mapping = mapping_of(options.mapping)
+    factor, least = rounding.lowest(options.tolerance)
+    one, other = sides(baseline[0], candidate[0], mapping, options.ranks)
+    notices: list[str] = []
+    alike = _alike(one, other, options, notices)
+    pairs = paired(one, other, alike, mapping.tensors)
+    data = _picked(one.data, pairs.baseline), _picked(other.data, pairs.candidate)
+    unit = _units(one, other, data, least)
+    terms = np.maximum(Sums(one).terms()[pairs.baseline], Sums(other).terms()[pairs.candidate])
+    found = measured(*data, unit, terms, factor, known)
+    reasons = Reasons(len(unit))
+    tables = one.columns.tables, other.columns.tables
+    unclear = judge.exact(*data, tables, found, reasons)
+    equal, distance = _of_histograms(one, other, pairs, data, found)
+    sums = _of_checksums(data, tables)
+    kept = tensors.compared(one, other, pairs, baseline[1], candidate[1], told)
+    kept.put_into(found)
+    found.equal = (equal | (sums == 1)) & (sums != 0) & kept.equal(len(unit))
+    places = Places.of(one, pairs.baseline)
+    tree = CallTree(one, pairs.baseline, places)
+    flowed = flow(places, tree, found, data, tables[0].shapes.values)
+    beyond = flowed.beyond(found)
+    verdicts = _verdicts(found, unclear, flowed, reasons)
+    return Compared(
+        one, other, pairs, data, found, reasons, verdicts, distance, sums, kept, flowed, places,
+        tree, np.where(unclear, 0.0, beyond), notices,
+    )  # fmt: skip
+
+
+def _alike(one: Side, other: Side, options: Options, notices: list[str]) -> Alike:
+    steps = [np.unique(side.data["step"]) for side in (one, other)]
+    shifted = all(map(len, steps)) and not len(np.intersect1d(*steps))
+    if shifted:
+        first, second = (f"{each[0]}" for each in steps)
+        notices.append(
+            f"The runs have no step in common: step {first} of the baseline was compared with "
+            f"step {second} of the candidate, and so on."
+        )
+    ranks = [np.unique(side.data["rank"]) for side in (one, other)]
+    alone = all(len(each) <= 1 for each in ranks)
+    return Alike(options.fuzzy, shifted, alone)
+
+
+def _picked(data: Arrays, rows: Rows) -> Arrays:
+    return {name: column[rows] for name, column in data.items()}
+
+
+def _units(one: Side, other: Side, data: tuple[Arrays, Arrays], least: float) -> Floats:
+    """Return the unit roundoff of the coarser dtype of each pair; 0 where both are exact."""
+    found = []
+    for side, each in zip((one, other), data, strict=True):
+        known = np.append(rounding.units(side.columns.tables.dtypes.values), 0.0)
+        found.append(known[each["dtype"]])
+    coarser = np.maximum(*found)
+    return np.where(coarser > 0, np.maximum(coarser, least), 0.0)
+
+
+def _of_histograms(
+    one: Side, other: Side, pairs: Pairs, data: tuple[Arrays, Arrays], found: Measured
+) -> tuple[Flags, Floats]:
+    """Tell which pairs are the same in every number and bin; return distances of histograms."""
+    rows = one.rows[pairs.baseline], other.rows[pairs.candidate]
+    equal = equal_numbers(*data, _NUMBERS)
+    distance = np.full(len(equal), np.nan)
+    there = np.flatnonzero((data[0]["zero_count"] >= 0) & (data[1]["zero_count"] >= 0))
+    same = histograms.same(one.columns, rows[0][there], other.columns, rows[1][there])
+    equal[there[~same]] = False
+    distance[there[same]] = 0.0
+    left = there[~same]
+    noise = _noise(found)[left]
+    both = rows[0][left], rows[1][left]
+    distance[left], moved = histograms.apart(one.columns, both[0], other.columns, both[1], noise)
+    numel = np.maximum(data[0]["numel"][left], 1).astype(np.float64)
+    chance = (_FEW + _FEW * np.sqrt(np.nan_to_num(moved) * numel)) / numel
+    beyond = np.maximum(moved - np.fmax(chance, _MOVED), 0.0)
+    found.put("histogram", left, np.where(np.isnan(moved), np.nan, beyond))
+    return equal, distance
+
+
+def _noise(found: Measured) -> Floats:
+    """Return the size below which values mean nothing: differences, rounding, subnormals."""
+    differs = np.nan_to_num(found.difference, nan=0.0, posinf=1.0)
+    size = (found.tolerance.extreme + 4 * differs) * found.peak
+    half = found.unit > 2.0**-24
+    return np.where(half, np.maximum(size, 2.0**-14), size)
+
+
+def _of_checksums(data: tuple[Arrays, Arrays], tables: tuple[Any, Any]) -> NDArray[np.int8]:
+    """Tell where checksums of one kind agree, and where not."""
+    known: dict[str, int] = {}
+    codes, kinds = [], []
+    for table in tables:
+        texts = table.checksums.values
+        codes.append(np.array([*(known.setdefault(t, len(known)) for t in texts), ABSENT]))
+        kinds.append(np.array([*(t.startswith("0x") for t in texts), False]))
+    left, right = (code[each["checksum"]] for code, each in zip(codes, data, strict=True))
+    kind = [each[side["checksum"]] for each, side in zip(kinds, data, strict=True)]
+    there = (left >= 0) & (right >= 0) & (kind[0] == kind[1])
+    return np.where(there, left == right, -1).astype(np.int8)
+
+
+def _verdicts(found: Measured, unclear: Flags, flowed: Flow, reasons: Reasons) -> NDArray[np.int8]:
+    verdicts = np.where(flowed.close(found), CLOSE, DIVERGED)
+    nothing = np.isnan(found.difference) & ~found.equal
+    verdicts = np.where(found.equal, SAME, verdicts)
+    verdicts = np.where(unclear | nothing, NOT_COMPARABLE, verdicts)
+    reasons.give(nothing & ~unclear, "no number on both sides")
+    return verdicts.astype(np.int8)

@@ -1,0 +1,304 @@
+"""A comparison of two runs: where they part, and everything that belongs together.
+
+`compare` takes runs, saved runs, dumps of msProbe, or two ranks of one run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from probe_nb.analysis.compare import rounding
+from probe_nb.analysis.compare.compared import Compared, Options, compared
+from probe_nb.analysis.compare.divergence import Divergence, check_direction, direction_of, told
+from probe_nb.analysis.compare.fed import Fed, fed_same
+from probe_nb.analysis.compare.frames import frame
+from probe_nb.analysis.compare.naming import Mapped
+from probe_nb.analysis.compare.onesided import one_sided, suggestions
+from probe_nb.analysis.compare.profile import profile, rows_of
+from probe_nb.errors import ConfigError
+from probe_nb.records import Records
+from probe_nb.run import Run, load
+
+if TYPE_CHECKING:
+    from probe_nb.view.plots.compare import Plots
+
+Source = Run | str | os.PathLike[str]
+
+
+class Comparison:
+    """Two runs side by side.
+
+    Attributes:
+        baseline: The run to trust.
+        candidate: The run in question.
+        notices: What has to be known about how they were aligned.
+
+    >>> import torch, probe_nb as probe
+    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8))
+    >>> x = torch.randn(4, 8)
+    >>> with probe.watch(model) as baseline:
+    ...     _ = model(x)
+    >>> model[1].eps = 0.1
+    >>> with probe.watch(model) as candidate:
+    ...     _ = model(x)
+    >>> probe.compare(baseline, candidate).first_divergence().module
+    '1'
+    """
+
+    def __init__(self, baseline: Run, candidate: Run, found: Compared) -> None:
+        """Hold what was compared; `compare` makes comparisons, users need not."""
+        self.baseline, self.candidate = baseline, candidate
+        self._of = found
+        self.notices = found.notices
+
+    @cached_property
+    def _frame(self) -> pd.DataFrame:
+        return frame(self._of)
+
+    def __len__(self) -> int:
+        """Return the number of rows of `df`."""
+        pairs = self._of.pairs
+        return len(self._of) + len(pairs.only_baseline) + len(pairs.only_candidate)
+
+    def __bool__(self) -> bool:
+        """Be true also when empty."""
+        return True
+
+    @property
+    def df(self) -> pd.DataFrame:
+        """One row per pair in execution order, then what only one run has; column `verdict`.
+
+        `same`: every number agrees. `close`: what rounding explains after so many calls.
+        `diverged`: more than that. `only_in_baseline`, `only_in_candidate`: nothing to compare
+        with. `not_comparable`: no numbers, and `reason` says why. `docs/compare.md` explains all.
+        """
+        return self._frame.copy(deep=pd.__version__ < "3")
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """Rows per verdict, of those that there are."""
+        known = Counter(self._frame["verdict"].astype(str))
+        return {name: known[name] for name in self._frame["verdict"].cat.categories if known[name]}
+
+    @cached_property
+    def fed_same(self) -> Fed:
+        """Whether both runs were fed the same; false if not, and it says what differs."""
+        return fed_same(self._of, self._frame)
+
+    @cached_property
+    def divergences(self) -> list[Divergence]:
+        """Where the runs part, in execution order: all that arose independently of each other."""
+        return list(told(self._of, self._frame))
+
+    def first_divergence(self, direction: str | None = None) -> Divergence | None:
+        """Return the first call whose inputs agree and whose result does not, None without one.
+
+        What both runs were fed counts as well: a difference in it comes before all others.
+
+        Args:
+            direction: `"forward"`, `"backward"` or `"optimizer"` for the first of these; None for
+                the first of all.
+
+        Raises:
+            ConfigError: It is none of these.
+        """
+        check_direction(direction)
+        found = (d for d in self.divergences if direction in (None, direction_of(d.phase)))
+        return next(found, None)
+
+    def profile(self, direction: str = "forward", step: int | None = None) -> pd.DataFrame:
+        """Return how the difference grows: one row per output (or gradient), in execution order.
+
+        Args:
+            direction: `"forward"` or `"backward"`.
+            step: A step; None for the first one of both runs.
+
+        Returns:
+            Columns: `order`, `step`, `model`, `module`, `type`, `api`, `role`, `leaf`, `call`,
+            `difference`, `came_in`, `gain` (the first over the second), `tolerance`, `verdict`.
+
+        Raises:
+            ConfigError: There is no such direction.
+            SelectionError: The step has no pair.
+        """
+        return profile(self._of, self._frame, direction, step)
+
+    def one_sided(self) -> pd.DataFrame:
+        """Return the modules and functions of which one run has rows that the other has not.
+
+        Columns: `side`, `model`, `module`, `type`, `api`, `rows`, `calls`, `reason`, and
+        `suggestion`: what it might be in the other run, for `compare(mapping=...)`.
+        """
+        return one_sided(self._of)
+
+    def suggested_mapping(self) -> dict[str, str]:
+        """Return a `mapping` for modules that are left over on both sides and look alike.
+
+        It is guessed by class, shapes and position; look at it before you use it.
+        """
+        return suggestions(self._of)
+
+    def to_msprobe(self) -> pd.DataFrame:
+        """Return msProbe's columns and Results for this pair, as `msprobe compare` writes them."""
+        from probe_nb.dump import verdicts
+
+        found: pd.DataFrame = verdicts.table(self.baseline, self.candidate)
+        return found
+
+    def rows_of(
+        self,
+        module: str,
+        role: str,
+        step: int | None = None,
+        leaf: str | None = None,
+        *,
+        every: bool = False,
+    ) -> pd.DataFrame:
+        """Return the pairs of one module in one role: of one step, or of every step its first one.
+
+        Raises:
+            SelectionError: There is no such pair, or several modules match.
+        """
+        return rows_of(self._frame, module, role, step, leaf, every=every)
+
+    @property
+    def plot(self) -> Plots:
+        """The plots: `comparison.plot.profile()`, `.histograms(module)`, `.trend(module)`."""
+        from probe_nb.view.plots.compare import Plots
+
+        return Plots(self)
+
+    def __repr__(self) -> str:
+        """Say where they part first, then what else there is."""
+        from probe_nb.view import compare
+
+        return compare.text(self)
+
+    def _repr_html_(self) -> str:
+        """Show the same as a static table."""
+        from probe_nb.view import compare
+
+        return compare.html(self)
+
+
+def compare(
+    baseline: Source,
+    candidate: Source | None = None,
+    *,
+    mapping: Mapped = None,
+    fuzzy: bool = False,
+    tolerance: float | str = 1.0,
+    ranks: tuple[int, int] | None = None,
+    progress: bool | None = None,
+) -> Comparison:
+    """Compare two runs of the same model, and find where they part.
+
+    Args:
+        baseline: The run to trust: a run, the file of a saved one, or a dump folder of msProbe.
+        candidate: The run in question. None: the same run, of which `ranks` names two processes.
+        mapping: Which module is which where names differ: a dict `{baseline: candidate}` of paths
+            (of a path its whole subtree), a function that gives the baseline's path for one of the
+            candidate's, or the path of a yaml file of msProbe's (data mapping, cell mapping).
+        fuzzy: Take calls in the order in which they came, whatever their numbers are: for runs that
+            call a module a different number of times.
+        tolerance: How many times what rounding explains is allowed; or the format in which the
+            computation may have been done, such as `"tf32"` or `"bfloat16"`.
+        ranks: The rank of the baseline and that of the candidate that are compared.
+        progress: Show a bar while kept tensors are compared; None: where there are many.
+
+    Raises:
+        ConfigError: An option makes no sense.
+        SelectionError: No record is of a rank.
+        FileNotFoundError: There is no such file.
+        RunFormatError: It is no run and no dump.
+    """
+    one = opened(baseline)
+    if candidate is None and ranks is None:
+        raise ConfigError(
+            "`compare` was given one run. Give the run in question as well, or `ranks=(0, 1)` to "
+            "compare two processes of this one."
+        )
+    other = one if candidate is None else opened(candidate)
+    options = Options(mapping, fuzzy, tolerance, _ranks(ranks))
+    known = rounding.TAKEN if any(map(_is_dump, (one, other))) else rounding.MEASURED
+    with _Bar(wanted=progress) as bar:
+        found = compared(_of(one), _of(other), options, known, bar.told)
+    return Comparison(one, other, found)
+
+
+def opened(source: Source) -> Run:
+    """Return a run, read from where it is if it is a path.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if isinstance(source, Run):
+        return source
+    if not isinstance(source, (str, os.PathLike)):
+        raise ConfigError(f"`{source!r}` is no run; give a run, or the path of a saved one.")
+    path = Path(source).expanduser()
+    if path.name == "dump.json" or (path.is_dir() and any(path.rglob("dump.json"))):
+        import probe_nb
+
+        read: Run = probe_nb.read_dump(path)
+        return read
+    return load(path)
+
+
+def _of(run: Records) -> tuple[Any, Any]:
+    run.flush()
+    return run.columns.there()[0], run.tensors
+
+
+def _is_dump(run: Run) -> bool:
+    return "dump" in run.info.config
+
+
+def _ranks(ranks: tuple[int, int] | None) -> tuple[int | None, int | None]:
+    if ranks is None:
+        return None, None
+    if len(ranks) != 2 or not all(isinstance(each, int) for each in ranks):  # noqa: PLR2004
+        raise ConfigError(f"`ranks` is {ranks!r}; give two numbers, as in (0, 1).")
+    return ranks
+
+
+_MANY = 64
+
+
+class _Bar:
+    """A bar that appears where comparing tensors takes a while."""
+
+    def __init__(self, *, wanted: bool | None) -> None:
+        self._wanted = wanted
+        self._bar: Any = None
+
+    def __enter__(self) -> _Bar:  # noqa: PYI034 - `Self` came with Python 3.11
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def told(self, done: int, total: int) -> None:
+        wanted = total >= _MANY if self._wanted is None else self._wanted
+        if not wanted or not total:
+            return
+        if self._bar is None:
+            self._bar = _bar(total)
+        if self._bar is not None:
+            self._bar.update(done - self._bar.n)
+
+
+def _bar(total: int) -> Any:
+    """Return tqdm's bar for the place we are in, None where it is not installed."""
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        return None
+    return tqdm(total=total, desc="comparing tensors", leave=False)
