@@ -22,6 +22,8 @@ from probe_nb.store.kept import frame as listed
 if TYPE_CHECKING:
     import torch
 
+    from probe_nb.view.structure import Structure
+
 
 class Answers(Records):
     """A run that answers questions."""
@@ -257,6 +259,36 @@ class Answers(Records):
         """
         self.flush()
         return self.call_table.frame()
+
+    def structure(self, step: int | None = None) -> Structure:
+        """Return the tree of modules: classes, parameters, and what went through each in one call.
+
+        Args:
+            step: A step; None for the first in which a module ran.
+
+        Returns:
+            What shows the tree, in a notebook as a table. Its `df` has it as a DataFrame, and
+            `to_module_struct(path)` writes what msProbe's training monitor calls
+            `module_struct.json`.
+
+        >>> import torch, probe_nb as probe
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
+        >>> with probe.watch(model, structure=True) as run:
+        ...     _ = model(torch.ones(1, 2))
+        >>> run.structure()
+        model · Sequential · 3 modules · 9 parameters
+        <BLANKLINE>
+        module  type        parameters  inputs          outputs
+        (root)  Sequential           9  float32 (1, 2)  float32 (1, 3)
+          0     Linear               9  float32 (1, 2)  float32 (1, 3)
+          1     ReLU                 0  float32 (1, 3)  float32 (1, 3)
+        """
+        from probe_nb.view.structure import Structure
+
+        self.flush()
+        if self._session is not None:
+            self._session.structure()
+        return Structure(self.columns, self.info, step)
 
     # -- what was not seen --------------------------------------------------------------------
 

@@ -114,7 +114,7 @@ def _table(builder: FrameBuilder) -> str:
     if not len(order):
         return ""
     head = "".join(
-        f'<td {_aligned(align)} role="columnheader"><b>{name}</b></td>' for name, align in _COLUMNS
+        f'<td {aligned(align)} role="columnheader"><b>{name}</b></td>' for name, align in _COLUMNS
     )
     body = "\n".join(_line(row) for row in rows_of(builder, order[:ROWS]))
     rows = f"<thead>\n<tr>{head}</tr>\n</thead>\n<tbody>\n{body}\n</tbody>"
@@ -144,12 +144,12 @@ def _line(row: Row) -> str:
     pairs = zip(cells, _COLUMNS, strict=True)
     return (
         "<tr>"
-        + "".join(f"<td {_aligned(align)}>{cell}</td>" for cell, (_, align) in pairs)
+        + "".join(f"<td {aligned(align)}>{cell}</td>" for cell, (_, align) in pairs)
         + "</tr>"
     )
 
 
-def _aligned(align: str) -> str:
+def aligned(align: str) -> str:
     """Say the alignment; notebooks align cells to the right, against the attribute alone."""
     return f'align="{align}"' + (' style="text-align:left"' if align == "left" else "")
 

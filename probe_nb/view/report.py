@@ -25,6 +25,7 @@ from probe_nb.terms import printable
 from probe_nb.view import BUNDLE, html, text
 from probe_nb.view.frame import FrameBuilder, reading, title
 from probe_nb.view.rows import worst_first
+from probe_nb.view.structure import structure_alone
 
 if TYPE_CHECKING:
     from probe_nb.run import Run
@@ -95,6 +96,8 @@ def html_page(run: Run) -> str:
 
 def bundle_of(builder: FrameBuilder) -> dict[str, str]:
     """Return the report of a builder that has read its run."""
+    if alone := structure_alone(builder):
+        return {"text/html": alone._repr_html_(), "text/plain": text.lines_of(builder)}
     return {"text/html": fragment(builder), "text/plain": text.lines_of(builder)}
 
 

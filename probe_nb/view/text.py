@@ -11,11 +11,13 @@ from probe_nb.terms import printable
 from probe_nb.view.frame import FrameBuilder, reading
 from probe_nb.view.html import SIGNS, further, made_with, summary_line
 from probe_nb.view.rows import rows_of, worst_first
+from probe_nb.view.structure import structure_alone
 
 if TYPE_CHECKING:
     from probe_nb.run import Run
 
 ROWS: Final = 10
+_MODULES: Final = 20
 _WIDTH: Final = 100
 _TABLE: Final = 120
 _CELL: Final = 30
@@ -33,6 +35,8 @@ def summary(run: Run) -> str:
 
 def lines_of(builder: FrameBuilder) -> str:
     """Return the same of a builder that has read its run."""
+    if alone := structure_alone(builder):
+        return alone.as_text(_MODULES)
     found = builder.verdict()
     lines = _wrapped(f"{SIGNS[found.kind]} {found.sentence}", 3)
     lines += _wrapped(found.detail, 3, "  ")
