@@ -24,7 +24,7 @@ from probe_nb.dump.writer_rows import Row, places, rows_of
 from probe_nb.dump.writer_tree import text_of
 from probe_nb.errors import ConfigError
 from probe_nb.store.blocks import whole
-from probe_nb.terms import shown
+from probe_nb.terms import MODULE_ROLES, shown
 
 if TYPE_CHECKING:
     from probe_nb.records import Records
@@ -44,6 +44,7 @@ class Wanted:
         models: The names of the models in their order.
         ours: Write also, under the key `probe_nb`, what msProbe has no word for.
         extra_info: Write `stack.json` and `construct.json` too.
+        files: Write the tensors that are kept.
     """
 
     task: str
@@ -51,6 +52,7 @@ class Wanted:
     models: tuple[str, ...]
     ours: bool = True
     extra_info: bool = True
+    files: bool = False
 
 
 def wanted(
@@ -61,6 +63,7 @@ def wanted(
     models: Iterable[str] | None = None,
     ours: bool = True,
     extra_info: bool = True,
+    files: bool | None = None,
 ) -> Wanted:
     """Check how a dump is to be written; what is not said follows from the run.
 
@@ -74,7 +77,9 @@ def wanted(
         task = "structure" if run.info.config.get("structure") else task
     if task not in TASKS:
         raise ConfigError(f"`task` is {task!r}; give one of {', '.join(TASKS)}.")
-    return Wanted(task, len(names) > 1 if listed is None else listed, names, ours, extra_info)
+    listed = len(names) > 1 if listed is None else listed
+    files = task == "tensor" if files is None else files
+    return Wanted(task, listed, names, ours, extra_info, files)
 
 
 def write(
@@ -134,11 +139,10 @@ def write_into(
     for value in run.value_table:
         if (value.step, value.rank) == (step, rank):
             entries.add_value(value)
-    files = (
-        tensors.Saved(folder / TENSORS, run.tensors.known(), step) if how.task == "tensor" else None
-    )
+    files = tensors.Saved(folder / TENSORS, run.tensors.known(), step) if how.files else None
     save = (lambda *_: None) if files is None else files.save
-    bodies = Bodies(entries, task=how.task, ours=how.ours, save=save)
+    roles = run.info.config.get("roles") or MODULE_ROLES
+    bodies = Bodies(entries, task=how.task, ours=how.ours, save=save, roles=roles)
     data, debug = bodies.data(), bodies.debug()
     level = _LEVELS.get(str(run.info.config.get("level")), "") or _level(data)
     place = None if files is None else str((final or folder) / TENSORS)
@@ -152,7 +156,8 @@ def write_into(
         parents = parents or writer_calls.of_paths(entries.calls())
         known = {} if level == "L1" else writer_calls.construct(parents, [key for key, _ in data])
         _file(folder / CONSTRUCT, known)
-        _file(folder / STACK, writer_calls.stack_file(stacks))
+        dumped = {key for key, _ in data}
+        _file(folder / STACK, writer_calls.stack_file(e for e in stacks if e[0] in dumped))
     if entries.failed:
         with whole(folder / ERRORS) as file:
             file.write("".join(map(_failed, entries.failed)).encode())

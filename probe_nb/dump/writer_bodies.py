@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 from probe_nb.dump import writer_values as values
 from probe_nb.dump.keys import Key, Part, tensor_name
-from probe_nb.dump.writer_entries import Entries, Entry, Seen
+from probe_nb.dump.writer_entries import Entries, Entry, Place, Seen
 from probe_nb.dump.writer_rows import Row
 from probe_nb.dump.writer_tree import Item, as_list, grown, planted
+from probe_nb.terms import MODULE_ROLES
 
 _PARTS: Final = (".shard", ".partial")
 """What a leaf says of a tensor of which a process holds a part."""
 _KWARGS: Final = "kwargs."
+_FLOATS: Final = ("float", "bfloat", "complex")
+_NORMS: Final = ("Functional.batch_norm", "Functional.instance_norm")
+_RUNNING: Final = ("1", "2", "kwargs.running_mean", "kwargs.running_var")
+"""Arguments of these that are never differentiated."""
 
 Saver = Callable[[Row, str], str | None]
 """Puts the tensor of a row into a file of this name; gives the name it has then, if any."""
@@ -22,7 +27,15 @@ Saver = Callable[[Row, str], str | None]
 class Bodies:
     """Writes entries down."""
 
-    def __init__(self, entries: Entries, *, task: str, ours: bool, save: Saver) -> None:
+    def __init__(
+        self,
+        entries: Entries,
+        *,
+        task: str,
+        ours: bool,
+        save: Saver,
+        roles: Collection[str] = MODULE_ROLES,
+    ) -> None:
         """Take entries that are complete.
 
         Args:
@@ -30,13 +43,15 @@ class Bodies:
             task: What the header says.
             ours: Write also what msProbe has no word for.
             save: Has tensors in files.
+            roles: What was recorded: of the rest an entry says nothing, not that there was none.
         """
         self._entries, self._task, self._ours, self._save = entries, task, ours, save
+        self._roles = roles
 
     def data(self) -> list[tuple[Key, Any]]:
         """Return what `dump.json` holds, in its order."""
         self._entries.share()
-        found: list[tuple[int, Key, Any]] = [
+        found: list[tuple[Place, Key, Any]] = [
             (entry.place, entry.key, self._body(entry)) for entry in self._entries.calls()
         ]
         for place, key, rows in self._entries.gradients():
@@ -53,13 +68,9 @@ class Bodies:
     def _body(self, entry: Entry) -> dict[str, Any]:
         if entry.key.direction == "backward":
             return self._backward(entry)
-        made: dict[str, Any] = {}
-        given = entry.roles.get("input", {}).values()
-        args = [each for each in given if not each.leaf.startswith(_KWARGS)]
-        kwargs = [each for each in given if each.leaf.startswith(_KWARGS)]
-        made["input_args"] = as_list(planted(self._placed(entry.key, "input", args)))
-        named = planted(self._placed(entry.key, "kwargs", kwargs))
-        made["input_kwargs"] = {name: grown(each) for name, each in named.items()}
+        made = self._given(entry) if "input" in self._roles else {}
+        if "output" not in self._roles:
+            return made
         if (results := entry.roles.get("output")) is not None:
             made["output"] = as_list(planted(self._placed(entry.key, "output", results.values())))
         if entry.key.kind == "module":
@@ -68,6 +79,16 @@ class Bodies:
                 for name, row in self._entries.parameters(entry).items()
             }
         return made
+
+    def _given(self, entry: Entry) -> dict[str, Any]:
+        given = entry.roles.get("input", {}).values()
+        args = [each for each in given if not each.leaf.startswith(_KWARGS)]
+        kwargs = [each for each in given if each.leaf.startswith(_KWARGS)]
+        named = planted(self._placed(entry.key, "kwargs", kwargs))
+        return {
+            "input_args": as_list(planted(self._placed(entry.key, "input", args))),
+            "input_kwargs": {name: grown(each) for name, each in named.items()},
+        }
 
     def _placed(
         self, key: Key, part: Part, seen: Iterable[Seen]
@@ -96,8 +117,11 @@ class Bodies:
             ("output", "grad_input", "input"),
         )
         for part, gradient, role in parts:
+            if gradient not in self._roles:
+                continue
             seen = {} if forward is None else forward.roles.get(role, {})
-            placed = _flat(seen.values(), entry.roles.get(gradient, {}))
+            wanted = _needs if entry.key.kind == "module" else _differs
+            placed = _flat(filter(wanted, seen.values()), entry.roles.get(gradient, {}))
             made[part] = [
                 None if each is None else self._gradient(entry.key, part, place, each)
                 for place, each in enumerate(placed)
@@ -143,13 +167,25 @@ class Bodies:
         return made
 
 
-def _flat(seen: Iterable[Seen], gradients: Mapping[str, Seen]) -> list[Seen | None]:
-    """Put each gradient at the place of its tensor among those that require one.
+def _needs(seen: Seen) -> bool:
+    """Tell whether a gradient of a module's tensor has a place in a dump."""
+    return seen.requires_grad
+
+
+def _differs(seen: Seen) -> bool:
+    """Tell the same of a function's: its node has an edge for what could require a gradient."""
+    if seen.row is None or not seen.row.numbers.dtype.startswith(_FLOATS):
+        return False
+    return seen.row.site.api not in _NORMS or seen.leaf not in _RUNNING
+
+
+def _flat(wanted: Iterable[Seen], gradients: Mapping[str, Seen]) -> list[Seen | None]:
+    """Put each gradient at the place of its tensor among those that may have one.
 
     Those of keyword arguments, of which msProbe knows nothing, come last. A tensor that was passed
     several times has one gradient: it stands at the first of them.
     """
-    known = [each.leaf for each in seen if each.requires_grad]
+    known = [each.leaf for each in wanted]
     places: dict[str, Seen | None] = dict.fromkeys(n for n in known if not n.startswith(_KWARGS))
     for leaf, gradient in gradients.items():
         names = [leaf] if leaf in known else leaf.split("+")
