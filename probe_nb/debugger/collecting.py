@@ -62,7 +62,8 @@ def _keep(settings: Settings) -> Keep | None:
     """Return what is kept whole until the files of the step are written."""
     if not settings.keeps_tensors or settings.task == "structure":
         return None
-    return Keep("*", roles=[*settings.roles, "value"], memory=None)
+    names = settings.tensor_list or None
+    return Keep("*", names=names, roles=[*settings.roles, "value"], memory=None)
 
 
 def empty_run(settings: Settings) -> Run:

@@ -35,6 +35,7 @@ class Folder:
             self._run,
             task=self._settings.task,
             extra_info=self._settings.extra_info,
+            files=self._settings.keeps_tensors,
         )
         recorded = _NO_RANK if self._run.info.rank is None else self._run.info.rank
         self._run.flush()
