@@ -16,9 +16,12 @@ from IPython.core.completer import (
 from IPython.core.interactiveshell import InteractiveShell
 
 from probe_nb.magics.line import OPTIONS
+from probe_nb.magics.saving import SAVED
 from probe_nb.terms import MODULE_ROLES
 
-_LINE: Final = re.compile(r"\s*(?:%probe_start|%%probe)\s(?P<typed>.*)", re.DOTALL)
+_LINE: Final = re.compile(
+    r"\s*(?P<magic>%probe_start|%%probe|%probe_save)\s(?P<typed>.*)", re.DOTALL
+)
 _FLAGS: Final = ("--no-live",)
 _VARIABLES: Final = {
     "--optimizer": ("torch.optim", "Optimizer"),
@@ -32,7 +35,8 @@ def matcher(shell: InteractiveShell) -> Callable[[CompletionContext], SimpleMatc
     @context_matcher(identifier="probe_nb.completion")  # type: ignore[untyped-decorator]
     def complete(context: CompletionContext) -> SimpleMatcherResult:
         found = _LINE.fullmatch(context.text_until_cursor)
-        names = candidates(found["typed"], shell.user_ns) if found else []
+        look = _saved if found and found["magic"] == "%probe_save" else candidates
+        names = look(found["typed"], shell.user_ns) if found else []
         fits = [SimpleCompletion(text=name) for name in names if name.startswith(context.token)]
         return SimpleMatcherResult(completions=fits, suppress=bool(fits))
 
@@ -56,6 +60,18 @@ def candidates(typed: str, variables: Mapping[str, Any]) -> list[str]:
     if name and not name.isidentifier():
         return []  # inside an expression, which IPython completes
     return _submodules(variables, parents)
+
+
+def _saved(typed: str, variables: Mapping[str, Any]) -> list[str]:
+    """Return the same for `%probe_save`: the variables that hold a tensor, then the options."""
+    before = typed.split()
+    word = "" if not before or typed[-1].isspace() else before.pop()
+    if before[-1:] == ["--name"] or word.startswith("--name="):
+        return []
+    names = " ".join(before).partition("--name ")[2].split()[:1]
+    if word.startswith("-") or any(e not in names for e in before if not e.startswith("--")):
+        return list(SAVED)
+    return _holding(variables, "torch", "Tensor")
 
 
 def _values(option: str, variables: Mapping[str, Any]) -> list[str]:

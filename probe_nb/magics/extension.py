@@ -24,9 +24,11 @@ from IPython.display import display
 
 from probe_nb import session
 from probe_nb.errors import NonFiniteError, ProbeWarning
+from probe_nb.magics import saving
 from probe_nb.magics.cell import compiled
 from probe_nb.magics.completion import matcher
-from probe_nb.magics.line import parse, takes_model
+from probe_nb.magics.line import evaluate, parse, takes_model
+from probe_nb.magics.saving import takes_value
 from probe_nb.magics.watching import Watching, opened, prepared
 from probe_nb.run import Run
 from probe_nb.session import Session
@@ -193,6 +195,27 @@ class ProbeMagics(Magics):
         if not session.sessions():
             raise UsageError(f"There is no step to end. {_NOTHING}")
         session.step()
+
+    @line_magic
+    @no_var_expand
+    @needs_local_scope
+    @takes_value("%probe_save")
+    def probe_save(self, line: str, local_ns: dict[str, Any] | None = None) -> None:
+        """Record a value in the open watch, under a name, as `probe.save` does.
+
+        `run.frame(role="value")` has its tensors and their gradients, `run.values()` the rest.
+
+        Examples::
+
+            %probe_save loss
+            %probe_save {"h": h, "mask": mask} --name attention --no-backward
+        """
+        __tracebackhide__ = True
+        asked = saving.parse(type(self).probe_save, line)
+        if not session.sessions():
+            raise UsageError(f"There is no watch to record it. {_NOTHING}")
+        value = evaluate(asked.value, _scope(self.shell, local_ns))
+        session.save(value, asked.name, backward=not asked.no_backward)
 
     @line_magic("probe")  # type: ignore[arg-type]
     @no_var_expand

@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 import ast
 import re
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol, TypeVar
 
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument, magic_arguments
@@ -20,6 +20,15 @@ from probe_nb.errors import closest
 from probe_nb.terms import MODULE_ROLES
 
 _Magic = TypeVar("_Magic", bound=Callable[..., Any])
+Options = Mapping[str, dict[str, Any]]
+
+
+class Takes(Protocol):
+    """Gives a magic its arguments."""
+
+    def __call__(self, magic: _Magic, /) -> _Magic:
+        """Return the magic."""
+
 
 _PIECE: Final = re.compile(
     r"""(?P<quoted>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|(?P<space>\s+)|(?P<one>.)""", re.DOTALL
@@ -68,7 +77,7 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "default": "module",
         "metavar": "LEVEL",
         "help": "Calls of modules (module, L0), of functions of torch (api, L1), of both (mix), or "
-        "only what %%probe_save is given (debug).",
+        "only what is saved by name (debug).",
     },
     "--apis": {
         "action": "append",
@@ -201,12 +210,17 @@ _SPELT: Final = {"`(2, 5)`": "`2,5`", "or None for": "or `none` for"}
 """What Python and the line of a magic write differently."""
 
 
-def takes_model(name: str) -> Callable[[_Magic], _Magic]:
+def takes_model(name: str) -> Takes:
     """Give a magic the arguments of the table, and with them its help."""
+    return takes(name, ("model", _MODEL), _OPTIONS)
+
+
+def takes(name: str, first: tuple[str, dict[str, Any]], options: Options) -> Takes:
+    """Give a magic an argument and options, and with them its help."""
 
     def decorate(magic: _Magic) -> _Magic:
-        made: list[Any] = [magic_arguments(name), argument("model", **_MODEL)]  # type: ignore[no-untyped-call]
-        made += [argument(option, **settings) for option, settings in _OPTIONS.items()]  # type: ignore[no-untyped-call]
+        made: list[Any] = [magic_arguments(name), argument(first[0], **first[1])]  # type: ignore[no-untyped-call]
+        made += [argument(option, **settings) for option, settings in options.items()]  # type: ignore[no-untyped-call]
         for decorator in reversed(made):
             magic = decorator(magic)
         return magic
@@ -220,24 +234,33 @@ def parse(magic: Any, line: str) -> argparse.Namespace:
     Raises:
         UsageError: An unknown option, a bad value, or no model.
     """
+    found = asked(magic, line, _OPTIONS)
+    found.model = " ".join(found.model)
+    if not found.model and LEVELS.get(found.level) in NEEDS_MODEL:
+        raise UsageError(
+            f"`{magic.parser.prog}` was given no model. Write the variable that holds it, as in "
+            f"`{magic.parser.prog} model`."
+        )
+    return found
+
+
+def asked(magic: Any, line: str, options: Options) -> argparse.Namespace:
+    """Read the line of a magic that has these options.
+
+    Raises:
+        UsageError: An unknown option, or a bad value.
+    """
     split = words(line)
     for word in split:
         name = word.split("=")[0]
-        if word.startswith("--") and name not in OPTIONS:
-            near = closest(name, OPTIONS)
-            raise UsageError(f"`{name}` is not an option.{near} Known: {', '.join(OPTIONS)}.")
-    parser = magic.parser
+        if word.startswith("--") and name not in options:
+            near = closest(name, options)
+            raise UsageError(f"`{name}` is not an option.{near} Known: {', '.join(options)}.")
     try:
-        asked: argparse.Namespace = parser.parse_args(split)
+        found: argparse.Namespace = magic.parser.parse_args(split)
     except UsageError as error:
-        raise UsageError(f"{error}. See `{parser.prog}?` for the options.") from None
-    asked.model = " ".join(asked.model)
-    if not asked.model and LEVELS.get(asked.level) in NEEDS_MODEL:
-        raise UsageError(
-            f"`{parser.prog}` was given no model. Write the variable that holds it, as in "
-            f"`{parser.prog} model`."
-        )
-    return asked
+        raise UsageError(f"{error}. See `{magic.parser.prog}?` for the options.") from None
+    return found
 
 
 def words(line: str) -> list[str]:

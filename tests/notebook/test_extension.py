@@ -38,6 +38,7 @@ net = nn.Module()
 net.encoder, net.head, net.factor = nn.Sequential(), nn.ReLU(), 2
 net.encoder.append(nn.ReLU())
 net.encoder.last = nn.ReLU()
+batch, tensors = torch.ones(2), [torch.ones(2)]
 ''').raise_error()
 """
 
@@ -174,6 +175,10 @@ ROLES = [
         ("%probe_start net.", ["net.encoder", "net.head"]),
         ("%%probe net.encoder.l", ["net.encoder.last"]),
         ("%probe_start [model, net.h", ["net.head"]),
+        ("%probe_save ", ["batch", "tensors"]),
+        ("%probe_save ba", ["batch"]),
+        ("%probe_save --name it b", ["batch"]),
+        ("%probe_save batch --n", ["--name", "--no-backward"]),
     ],
 )
 def test_tab_completes_exactly_what_fits(completions, text, expected):
