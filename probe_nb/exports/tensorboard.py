@@ -1,0 +1,145 @@
+"""TensorBoard's event files, by tensorboardX, which is loaded here and nowhere else."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from probe_nb.exponents import Histogram
+from probe_nb.exports.layout import FEATURES, Layout, Row
+from probe_nb.exports.lines import Line, lines
+from probe_nb.store.columns import Columns
+
+_NO_NUMBERS: Final = ("shape", "dtype")
+STATISTICS: Final = ("min", "max", "mean", "l2")
+_COUNTS: Final = ("nan_count", "posinf_count", "neginf_count")
+
+
+class BoardError(ImportError):
+    """TensorBoard files were asked for, and the library that writes them is not there."""
+
+
+def _library() -> Any:
+    try:
+        return importlib.import_module("tensorboardX")
+    except ImportError as error:
+        raise BoardError(
+            "tensorboardX writes TensorBoard's files and is not installed: "
+            "`pip install probe-nb[tensorboard]`."
+        ) from error
+
+
+class Board:
+    """One folder of event files for each table, as msProbe's converter lays them out.
+
+    Raises:
+        BoardError: tensorboardX is not installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._make = _library().SummaryWriter
+        self._writers: dict[str, Any] = {}
+
+    def writer(self, name: str) -> Any:
+        """Return the writer of one table."""
+        if name not in self._writers:
+            self._writers[name] = self._make(str(self._folder / name))
+        return self._writers[name]
+
+    def write(self, tables: Mapping[str, Iterable[Row]], layout: Layout) -> None:
+        """Write the numbers of tables, one line over steps each: `vp0:fc.output:micro0/min`."""
+        for table, rows in tables.items():
+            writer = self.writer(table)
+            ops = FEATURES.get(table, layout.ops)
+            for row in rows:
+                micro = "" if row.micro_step is None else f":micro{row.micro_step}"
+                tag = f"vp{row.vpp_stage}:{row.name}{micro}"
+                for op, value in zip(ops, row.values, strict=True):
+                    if op not in _NO_NUMBERS and value is not None:
+                        writer.add_scalar(f"{tag}/{op}", value, row.step)
+            writer.flush()
+
+    def close(self) -> None:
+        """Close every file."""
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
+
+
+def write_run(columns: Columns, folder: Path) -> None:
+    """Write every row of a run: its statistics, counts that are not 0, and its histogram."""
+    board = Board(folder)
+    try:
+        writer = board.writer("")
+        used: dict[tuple[str, int], int] = {}
+        for line in lines(columns):
+            if line.measured:
+                _write_row(writer, columns, line, used)
+    finally:
+        board.close()
+
+
+def _write_row(writer: Any, columns: Columns, line: Line, used: dict[tuple[str, int], int]) -> None:
+    tag = _tag(line)
+    again = used.get((tag, line.step), 0)
+    used[tag, line.step] = again + 1
+    tag += f"#{again}" if again else ""
+    for name in STATISTICS:
+        if (value := getattr(line, name)) is not None:
+            writer.add_scalar(f"{tag}/{name}", value, line.step)
+    for name in _COUNTS:
+        if count := getattr(line, name):
+            writer.add_scalar(f"{tag}/{name}", count, line.step)
+    histogram = columns.histogram(line.label)
+    if histogram is not None and line.numel != 1 and line.mean is not None:
+        _write_histogram(writer, f"{tag}/histogram", line, histogram)
+
+
+def _tag(line: Line) -> str:
+    """Return `layers.0.fc/output.0`, or with the model in front where it has a name of its own."""
+    module = line.module or "(root)"
+    where = module if line.model in ("", "model") else f"{line.model}/{module}"
+    api = f"/{line.api}" if line.api else ""
+    return f"{where}{api}/{line.direction}.{line.role}.{line.leaf}"
+
+
+def _write_histogram(writer: Any, tag: str, line: Line, histogram: Histogram) -> None:
+    limits, counts = buckets(histogram)
+    total = sum(counts)
+    if not total or line.min is None or line.max is None or line.l2 is None or line.mean is None:
+        return
+    writer.add_histogram_raw(
+        tag,
+        min=line.min,
+        max=line.max,
+        num=total,
+        sum=line.mean * total,
+        sum_squares=line.l2**2,
+        bucket_limits=limits,
+        bucket_counts=counts,
+        global_step=line.step,
+    )
+
+
+def buckets(histogram: Histogram) -> tuple[list[float], list[int]]:
+    """Return upper limits and counts of the finite elements, as TensorBoard takes them.
+
+    A bucket reaches from the limit before it. The powers of two are limits; between those of the
+    smallest numbers lie the zeros.
+    """
+    signed = histogram.signed()
+    low = min((e for _, e, _ in signed), default=0)
+    edges: dict[float, int] = {}
+    for sign, exponent, count in signed:
+        near, far = 2.0**exponent, 2.0 ** (exponent + 1)
+        outer, inner = (-far, -near) if sign < 0 else (near, far)
+        edges.setdefault(outer, 0)
+        edges[inner] = edges.get(inner, 0) + count
+    if histogram.zero:
+        edges.setdefault(-(2.0**low), 0)
+        edges[2.0**low] = edges.get(2.0**low, 0) + histogram.zero
+    limits = sorted(edges)
+    return limits, [edges[limit] for limit in limits]
