@@ -13,8 +13,6 @@ import pandas as pd
 
 from probe_nb.analysis.structure import THROUGH, Node, Tensor, nodes
 from probe_nb.analysis.words import plural
-from probe_nb.exports.lines import lines
-from probe_nb.exports.structure import module_struct
 from probe_nb.store.columns import Columns
 from probe_nb.terms import Made, Role, RunInfo, printable, shown
 from probe_nb.view.frame import FrameBuilder
@@ -105,6 +103,9 @@ class Structure:
 
         The layout is that of msProbe's training monitor, whose `targets` it is made for.
         """
+        from probe_nb.exports.lines import lines
+        from probe_nb.exports.structure import module_struct
+
         places = {name: place for place, name in enumerate(self._models)}
         rows = lines(self._columns, {step for each in self._nodes for step in each.steps})
         found = module_struct(rows, lambda line: f"{places.get(line.model, 0)}:{line.module}")
