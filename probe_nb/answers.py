@@ -197,10 +197,11 @@ class Answers(Records):
 
     def tensor(
         self,
-        module: str,
+        module: str | None = None,
         role: str = "input",
         step: int | None = None,
         *,
+        api: str | None = None,
         call: int | None = None,
         leaf: str | None = None,
         micro_step: int | None = None,
@@ -212,8 +213,10 @@ class Answers(Records):
         Args:
             module: Module path, exact or a pattern that matches one module.
             role: Its role.
+            api: Name of a function or of a saved value, such as `Functional.linear`; `module` is
+                then the module around its calls, None for all.
             step: Its step; None for the newest in which one was kept.
-            call: Which call of the module in that step; None for the first in its micro step.
+            call: Which call of it in that step; None for the first in its micro step.
             leaf: Its leaf path, needed where there are several.
             micro_step: Its micro step; None for the newest.
             direction: Its direction, for a role that has several; the role's own otherwise.
@@ -233,7 +236,7 @@ class Answers(Records):
         """
         where = {"step": step, "call": call, "leaf": leaf, "micro_step": micro_step}
         found: torch.Tensor = self.tensors.tensor(
-            module, role, **where, direction=direction, model=model
+            module, role, api=api, **where, direction=direction, model=model
         )
         return found
 

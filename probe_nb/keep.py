@@ -19,7 +19,9 @@ class Keep:
     """Which tensors a watch keeps whole, beside their statistics.
 
     Args:
-        select: Patterns on module paths and types, as for `watch(select=...)`.
+        select: Patterns on module paths and types, as for `watch(select=...)`; where functions are
+            recorded, on their names too, as for `watch(apis=...)`.
+        names: Parts of names, as for `watch(names=...)`: what is kept has one of them in its name.
         roles: Roles to keep, of those that are recorded; inputs unless you say more.
         steps: Steps to keep, of those that are recorded, as for `watch(steps=...)`. None: every
             step, of which the oldest make room for the newest.
@@ -38,6 +40,7 @@ class Keep:
     """
 
     select: tuple[str, ...]
+    names: tuple[str, ...]
     roles: tuple[Role, ...]
     steps: str | None
     memory: int | None
@@ -48,6 +51,7 @@ class Keep:
         self,
         select: str | Sequence[str],
         *,
+        names: str | Sequence[str] | None = None,
         roles: str | Sequence[str] = ("input",),
         steps: grammar.Steps = None,
         memory: grammar.Memory = BUDGET,
@@ -57,6 +61,7 @@ class Keep:
         written, wants = grammar.steps_in(steps)
         values: dict[str, Any] = {
             "select": grammar.words("keep", select),
+            "names": grammar.words("names", names),
             "roles": grammar.roles_in(roles, ROLES),
             "steps": written,
             "memory": grammar.as_bytes(memory),
@@ -68,7 +73,7 @@ class Keep:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the values as JSON can hold them."""
-        names = ("select", "roles", "steps", "memory", "folder")
+        names = ("select", "names", "roles", "steps", "memory", "folder")
         values = {name: getattr(self, name) for name in names}
         return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
@@ -85,7 +90,7 @@ def as_keep(value: Any, recorded: Sequence[Role] = ROLES) -> Keep | None:
         value = Keep(value)
     if isinstance(value, Keep):
         for role in value.roles:
-            if role not in recorded:
+            if role not in (*recorded, "value"):
                 raise ConfigError(
                     f"`keep` asks for `{role}`, which `roles=` leaves out: only what is recorded "
                     "can be kept."

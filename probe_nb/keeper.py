@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from probe_nb import devices
-from probe_nb.errors import SelectionError, notify
+from probe_nb.errors import notify
 from probe_nb.keep import Keep
 from probe_nb.observe.calls import Call
-from probe_nb.observe.select import Watched, matching
+from probe_nb.observe.picked import Picked
+from probe_nb.observe.select import Watched
 from probe_nb.observe.shards import held
 from probe_nb.observe.sink import Facts, Where
 from probe_nb.recorder import DIRECTION, Recorder
@@ -26,27 +27,29 @@ from probe_nb.stats.measurable import bare, modes_off
 from probe_nb.store.keeping import Tensors
 from probe_nb.store.kept import Kept
 from probe_nb.store.stream import Stream
-from probe_nb.terms import RunInfo, Status, printable
+from probe_nb.terms import Direction, RunInfo, Status, printable
 
 
 class Keeper:
     """Takes observations, keeps those that were asked for, and hands all on to the recorder."""
 
     def __init__(
-        self, recorder: Recorder, keep: Keep, run: Run, watched: Sequence[Watched]
+        self,
+        recorder: Recorder,
+        keep: Keep,
+        run: Run,
+        watched: Sequence[Watched],
+        level: str = "module",
     ) -> None:
         """Choose among these modules; later ones are asked for when they are seen.
 
         Raises:
-            SelectionError: A pattern matches no module, or none that is watched.
+            SelectionError: A pattern matches nothing, or nothing that is watched.
+            ConfigError: It is of a function that there is not.
         """
-        chosen = matching(watched, keep.select)
-        if not any(each.selected for each in chosen):
-            raise SelectionError(
-                f"`keep` names {', '.join(f'`{each}`' for each in keep.select)}, which `select=` "
-                "leaves out: only what is watched can be kept."
-            )
-        self._chosen = {each: each in chosen for each in watched}
+        self._picked = Picked(
+            keep.select, watched, parts=keep.names, level=level, values="value" in keep.roles
+        )
         self._recorder = recorder
         self._keep = keep
         self._roles = frozenset(keep.roles)
@@ -90,21 +93,12 @@ class Keeper:
     def _wants(self, call: Call, where: Where) -> bool:
         if where[0] not in self._roles or call.recompute or not self._keep.wants(call.step):
             return False
-        watched = call.watched
-        if watched.api and where[0] != "state":  # of a function: it has no path of its own
-            return False
-        chosen = self._chosen.get(watched)
-        if chosen is None:  # put into the model since, or named by `run.only`
-            home = watched.home is not None and self._chosen.get(watched.home, False)
-            named = matching([watched], self._keep.select, must_match=False)
-            chosen = self._chosen[watched] = home or bool(named)
-        return chosen
+        return self._picked.takes(call, where[0], _way(where))
 
     @staticmethod
     def _kept(call: Call, where: Where, facts: Facts, backward: int, part: str = "") -> Kept:
         watched = call.watched
-        way = DIRECTION[where[0]] if len(where) == 2 else where[2]  # noqa: PLR2004 - role and leaf
-        dtype = facts.dtype
+        way, dtype = _way(where), facts.dtype
         return Kept(
             watched.model,
             watched.path,
@@ -118,6 +112,7 @@ class Keeper:
             str(dtype).removeprefix("torch."),
             facts.shape,
             max(facts.numel, 0) * dtype.itemsize,
+            api=watched.api,
         )
 
     def _miss(self, call: Call, where: Where, facts: Facts, why: str, backward: int) -> None:
@@ -168,6 +163,10 @@ class Keeper:
         self._notices += lost
         for each in lost:
             notify(f"probe_nb: {each}")
+
+
+def _way(where: Where) -> Direction:
+    return DIRECTION[where[0]] if len(where) == 2 else where[2]  # noqa: PLR2004 - role and leaf
 
 
 def _place_for(keep: Keep, info: RunInfo) -> Tensors:

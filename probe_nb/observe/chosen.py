@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from probe_nb.dump import keys
 from probe_nb.errors import ConfigError, SelectionError, closest
 from probe_nb.observe.calls import WHOLE, Call, Choice
+from probe_nb.observe.functions_names import LISTED, PREFIXES, Names
 from probe_nb.observe.select import Watched
 from probe_nb.terms import shown
-
-PREFIXES: Final = (
-    *("Functional", "Tensor", "Torch", "VF", "Aten", "NPU", "Distributed", "MindSpeed", "Triton"),
-)
-"""Before the names of functions; those that a user registers may have any other."""
 
 _NUMBERED: Final = re.compile(r"(.+?\..+?)(?:\.(\d+))?", re.DOTALL)
 _WAYS: Final[tuple[keys.Way, keys.Way]] = ("forward", "backward")
@@ -79,26 +75,40 @@ def as_end(said: str, watched: Sequence[Watched], *, functions: bool) -> End:
     if end.is_module:
         known = any(_is_at(end.name, each) for each in watched)
     else:
-        known = functions and not closest(end.name.partition(".")[0], _others(end.name), n=1)
+        known = functions and is_function(end.name)
     if not known:
         raise SelectionError(_unknown(end, watched, functions=functions))
     return end
 
 
-def _others(name: str) -> tuple[str, ...]:
-    """Return the prefixes that a name could have been meant to have, none if it has one."""
-    return () if name.partition(".")[0] in PREFIXES else PREFIXES
+def is_function(name: str) -> bool:
+    """Tell whether a function may have a name; of those that a user registers nobody knows."""
+    prefix = name.partition(".")[0]
+    if prefix in LISTED:
+        return name in Names().all()
+    return prefix in PREFIXES or not closest(prefix, PREFIXES, n=1)
 
 
 def _unknown(end: End, watched: Sequence[Watched], *, functions: bool) -> str:
     if functions and not end.is_module:
-        prefix, _, rest = end.name.partition(".")
-        near = closest(prefix, PREFIXES, n=1)
-        return f"`scope` has `{end.said}`, whose prefix no function has before `{rest}`.{near}"
+        near = closest(end.name, [*Names().all(), *(w.path for w in watched)])
+        return f"`scope` has `{end.said}`, which is no module and no function of torch.{near}"
     near = closest(end.name, [w.path for w in watched])
     function = not functions and end.name.partition(".")[0] in PREFIXES
     hint = "" if not function else ' Functions are recorded at `level="api"` or `"mix"`.'
     return f"`scope` has `{end.said}`, which is no module.{near}{hint}"
+
+
+def spelled(what: Watched | str, number: int, way: keys.Way) -> str:
+    """Return the name of a call of a module, or of a function, as msProbe spells it."""
+    name = what if isinstance(what, str) else what.api
+    if name or isinstance(what, str):
+        prefix, _, rest = name.partition(".")
+        return keys.spell(keys.Key("api", rest, prefix, direction=way, call=number))
+    model = int(what.model) if what.model.isdecimal() else None
+    return keys.spell(
+        keys.Key("module", what.path, keys.MODULE, what.type, way, call=number, model=model)
+    )
 
 
 class Stretch:
@@ -195,11 +205,7 @@ class Chosen:
         forward, backward, closes = self._in_scope(lambda end: end.is_of(watched, number))
         inside = (False, False)
         if self._names:
-            index = int(watched.model) if watched.model.isdecimal() else None
-            key = keys.Key(
-                "module", watched.path, keys.MODULE, watched.type, call=number, model=index
-            )
-            inside = self._named(key, around)
+            inside = self._named(watched, number, around)
             forward, backward = forward and inside[0], backward and inside[1]
         if self._training not in (None, training):
             forward = backward = False
@@ -213,8 +219,7 @@ class Chosen:
         if closes:
             self._close()
         if self._names:
-            prefix, _, rest = name.partition(".")
-            named = self._named(keys.Key("api", rest, prefix, call=number), around)
+            named = self._named(name, number, around)
             forward, backward = forward and named[0], backward and named[1]
         if self._training not in (None, self._mode(around)):
             forward = backward = False
@@ -247,10 +252,10 @@ class Chosen:
     def _close(self) -> None:
         self.begin_step()
 
-    def _named(self, key: keys.Key, around: Call | None) -> tuple[bool, bool]:
+    def _named(self, what: Watched | str, number: int, around: Call | None) -> tuple[bool, bool]:
         """Tell of each direction whether a name is asked for, or that of what is around."""
         inside = WHOLE.inside if around is None else around.choice.inside
-        forward, backward = (keys.spell(replace(key, direction=way)) for way in _WAYS)
+        forward, backward = (spelled(what, number, way) for way in _WAYS)
         return (
             inside[0] or any(each in forward for each in self._names),
             inside[1] or any(each in backward for each in self._names),

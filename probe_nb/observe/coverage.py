@@ -95,10 +95,9 @@ class _Tree:
 
     def reason(self, watched: Watched) -> str:
         """Say why a module that was to be seen was not."""
-        if watched.called and watched.left_out:
-            return reasons.LEFT_OUT
         if watched.called:
-            return reasons.ELSEWHERE if watched.silenced else reasons.STEPS
+            elsewhere = reasons.ELSEWHERE if watched.silenced else reasons.STEPS
+            return reasons.LEFT_OUT if watched.left_out else elsewhere
         module = watched.module()
         if module is None:
             return reasons.GONE if watched.model in self._models else reasons.NEVER

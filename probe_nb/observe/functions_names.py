@@ -16,7 +16,7 @@ from torch import nn
 from torch._ops import OpOverload, OpOverloadPacket
 
 from probe_nb.observe.functions_lists import is_question
-from probe_nb.observe.functions_spelling import Spelling
+from probe_nb.observe.functions_spelling import Spelling, spellings
 
 _handles: Final = torch.overrides.handle_torch_function.__code__
 """Calls modes for functions that are written in Python, from inside of them."""
@@ -29,6 +29,22 @@ _RECURRENT: Final = (
     "rnn_relu_cell",
 )
 """What layers call through `torch._VF`."""
+
+PREFIXES: Final = (
+    *("Functional", "Tensor", "Torch", "VF", "Aten", "NPU", "Distributed", "MindSpeed", "Triton"),
+)
+"""Before the names of functions; those that a user registers may have any other."""
+
+LISTED: Final = ("Functional", "Tensor", "Torch", "VF")
+"""Those of packages whose functions are all known."""
+
+_PACKAGES: Final = {
+    "Functional": nn.functional,
+    "Tensor": torch.Tensor,
+    "Torch": torch,
+    "VF": torch._VF,
+}
+"""Where functions are whose names begin so."""
 
 _NAMESPACES: Final = {"aten": "Aten", "npu": "NPU", "prims": "Prims"}
 """Operators of these namespaces of `torch.ops`; others go by the namespace itself."""
@@ -128,6 +144,25 @@ class Names:
             self._read()
         found = self._known.get(function) or _of_device(function)
         return None if found is None or is_question(found[1]) else found
+
+    def all(self) -> frozenset[str]:
+        """Return the names of all functions that torch shows by itself and that compute."""
+        if not self._known:
+            self._read()
+        computing = (named for named in self._known.values() if not is_question(named[1]))
+        return spellings().union(map(".".join, computing))
+
+    def own(self, prefix: str, name: str) -> Named:
+        """Return the name that a function has here, of one that others call by another."""
+        function: Any = _PACKAGES.get(prefix)
+        for part in name.split("."):
+            function = getattr(function, part, None)
+        try:
+            named = self.of(function)
+        except TypeError:  # no key of a dict: no function
+            named = None
+        last = name.rpartition(".")[2]
+        return (prefix, last) if named is None or prefix == "Tensor" else named
 
     def _read(self) -> None:
         """Read the packages, those first whose names are preferred."""

@@ -131,6 +131,13 @@ class Spelling:
         self._read.clear()
 
 
+def spellings() -> frozenset[str]:
+    """Return the names that calls may have beside those of the functions."""
+    methods = {method for each in _OPERATORS.values() for method in each.values()}
+    others = {name for each in _passed_on().values() for name in each.values()}
+    return frozenset(others | {f"Tensor.{each}" for each in methods | set(_REFLECTED.values())})
+
+
 def _passed_on() -> dict[str, dict[CodeType, str]]:
     """Return the functions that only call another one: torch does not tell that they run."""
     pairs = {

@@ -189,7 +189,7 @@ class Tensors:
             lambda: tensors.write(target, known, mark, lasting=True),
         )
 
-    def tensor(self, module: str, role: str, **where: Any) -> Any:
+    def tensor(self, module: str | None, role: str, **where: Any) -> Any:
         """Return a tensor, as `Run.tensor` says."""
         kept = find(self.known(), module, role, **where)
         data = tensors.bytes_of(kept)

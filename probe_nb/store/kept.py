@@ -14,10 +14,10 @@ from probe_nb.store.filters import as_word
 from probe_nb.terms import DIRECTIONS, ROLES, shown
 
 KEPT: Final = "kept"
-_TEXT: Final = ("model", "module", "direction", "role", "leaf", "dtype", "status")
+_TEXT: Final = ("model", "module", "api", "direction", "role", "leaf", "dtype", "status")
 COLUMNS: Final = (
-    *("model", "module", "direction", "role", "leaf", "step", "micro_step", "call", "backward"),
-    *("dtype", "shape", "bytes", "status"),
+    *("model", "module", "api", "direction", "role", "leaf", "step", "micro_step", "call"),
+    *("backward", "dtype", "shape", "bytes", "status"),
 )
 """The columns of `run.kept()`, in order."""
 
@@ -40,6 +40,8 @@ class Kept:
     shape: tuple[int, ...]
     bytes: int
     status: str = KEPT
+    api: str = ""
+    """Name of a function, or of a value that the user saved."""
     data: Any = None
     """Its bytes: an array, or what has a `result()` that gives one; None if it is not kept."""
 
@@ -60,7 +62,8 @@ def described(about: Any) -> Kept:
         TypeError: It is something else.
         ValueError: A role or direction is unknown.
     """
-    facts = dict(zip(COLUMNS, about, strict=True))
+    columns = COLUMNS if len(about) == len(COLUMNS) else [c for c in COLUMNS if c != "api"]
+    facts = dict(zip(columns, about, strict=True))  # older files know of no functions
     kept = Kept(**facts | {"shape": tuple(facts["shape"])})
     for field in fields(Kept)[:-1]:
         value, wanted = getattr(kept, field.name), _TYPES[str(field.type)]
@@ -90,9 +93,10 @@ def frame(kept: Sequence[Kept]) -> pd.DataFrame:
 
 def find(
     everything: Sequence[Kept],
-    module: str,
+    module: str | None,
     role: str,
     *,
+    api: str | None = None,
     step: int | None,
     call: int | None,
     leaf: str | None,
@@ -113,9 +117,10 @@ def find(
         raise SelectionError(
             "This run keeps no tensors. `watch(keep=...)` says which it is to keep."
         )
-    at = _of_module(everything, module, model)
+    at = _of_module(everything, module, model) if api is None else _of(everything, api, module)
+    at = [each for each in at if model in (None, each.model)]
     of_role = [each for each in at if each.role == role]
-    name = f"`{shown(at[0].module)}`"
+    name = f"`{at[0].api if api is not None else shown(at[0].module)}`"
     if not of_role:
         raise SelectionError(
             f"Of {name} no `{role}` was to be kept, but {_listed(e.role for e in at)}. "
@@ -136,15 +141,31 @@ def find(
     return _newest(here, of_role, f"{name} {role}", step)
 
 
-def _of_module(everything: Sequence[Kept], module: str, model: str | None) -> list[Kept]:
-    """Return the tensors of one module, of which there is at least one."""
-    as_word("module", module)
+def _of(everything: Sequence[Kept], api: str, module: str | None) -> list[Kept]:
+    """Return the tensors of one function, of which there is at least one."""
+    as_word("api", api)
     path = "" if module == shown("") else module
+    inside = [e for e in everything if e.api and (path is None or fnmatch.fnmatch(e.module, path))]
+    known = list(dict.fromkeys(e.api for e in inside))
+    hits = [api] if api in known else fnmatch.filter(known, api)
+    if len(hits) != 1:
+        where = "" if module is None else f" in `{module}`"
+        found = f"could be {_listed(hits)}" if hits else f"was not to be kept{where}"
+        kept = f" Kept are those of {_listed(known)}." if known and not hits else ""
+        raise SelectionError(f"`{api}` {found}.{closest(api, known) if not hits else ''}{kept}")
+    return [e for e in inside if e.api == hits[0]]
+
+
+def _of_module(everything: Sequence[Kept], module: str | None, model: str | None) -> list[Kept]:
+    """Return the tensors of one module, of which there is at least one."""
+    everything = [e for e in everything if not e.api or e.role == "state"]
+    as_word("module", module)
+    path = "" if module in (None, shown("")) else str(module)
     known = list(dict.fromkeys(e.module for e in everything if model in (None, e.model)))
     hits = [path] if path in known else fnmatch.filter(known, path)
     if not hits:
         raise SelectionError(
-            f"No tensor of `{shown(module)}` was to be kept.{closest(path, known)} "
+            f"No tensor of `{shown(path)}` was to be kept.{closest(path, known)} "
             f"Kept are those of {_listed(map(shown, known))}."
         )
     at = [e for e in everything if e.module == hits[0] and model in (None, e.model)]
@@ -152,7 +173,7 @@ def _of_module(everything: Sequence[Kept], module: str, model: str | None) -> li
     if len(hits) > 1 or len(models) > 1:
         what = map(shown, hits) if len(hits) > 1 else (f"model {m}" for m in models)
         raise SelectionError(
-            f"`{shown(module)}` could be {_listed(what)}. Give the path of one, and `model=` if "
+            f"`{shown(path)}` could be {_listed(what)}. Give the path of one, and `model=` if "
             "several models have it."
         )
     return at

@@ -345,6 +345,7 @@ def everything(given):
         (["focus", "!Functional.*"], ["Tensor.__add__"]),
         ("!Functional.linear", ["Tensor.__add__"]),
         ("Tensor.*", ["Tensor.__add__", "Tensor.view"]),
+        ("mine.double, Distributed.all_reduce, Tensor.view", ["Tensor.view"]),
     ],
 )
 def test_which_functions_are_recorded_can_be_chosen(apis, found):
@@ -355,20 +356,63 @@ def test_which_functions_are_recorded_can_be_chosen(apis, found):
 
 
 def test_a_file_of_names_in_sections_chooses_functions(tmp_path):
-    pytest.importorskip("yaml")
     file = tmp_path / "ops.yaml"
-    file.write_text("functional:\n  - linear\ntensor:\n  - view\ntorch:\n  - linalg.norm\n_VF:\n")
+    file.write_text(OPS)
     given = x()
-    with watched(apis=str(file)) as run:
+
+    def use():
         everything(given)
         torch.linalg.norm(given)
-    assert names(run) == ["Functional.linear", "Tensor.view", "Torch.norm"]
+        torch.conv1d(given[None], given[None])
+        given.sub_(1)
+        given.dim()
+
+    whole = ["Functional.linear", "Tensor.view", "Torch.norm", "Functional.conv1d", "Tensor.sub_"]
+    with watched(apis=str(file)) as run:
+        use()
+    assert names(run) == whole
+    with watched(apis=[str(file), "!Functional.linear", "Tensor.__add__"]) as run:
+        use()
+    assert names(run) == ["Tensor.__add__", *whole[1:]]
+
+
+OPS = """\
+# as msProbe's list begins, cut by hand
+functional: # the name of the section
+  - linear
+tensor:
+  - view
+  - sub_
+  - dim            # only asks: no row
+  - gone_in_this_torch
+torch:
+  - linalg.norm
+  - conv1d         # the same function as in nn.functional, where its name is taken from
+_VF:
+aten:
+  - signbit
+torch_npu:
+  - npu_rms_norm
+distributed:
+  - all_reduce
+npu_distributed:
+  - isend
+mindspeed:
+  - gmm.npu_gmm
+"""
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"apis": "cores"}, ["`cores`", "core, focus, all", "Functional.relu"]),
+        ({"apis": "cores"}, ["`cores`", "core, focus, all", "Functional.relu", "`core`"]),
+        ({"apis": "Functional.rleu"}, ["`Functional.rleu`", "no function", "`Functional.relu`"]),
+        ({"apis": "core, Tensor.__ad__"}, ["`Tensor.__ad__`", "`Tensor.__add__`"]),
+        ({"apis": "!Torch.matmull"}, ["`!Torch.matmull`", "`Torch.matmul`"]),
+        ({"apis": "Funtional.relu"}, ["`Funtional.relu`", "`Functional`"]),
+        ({"apis": "functional.relu"}, ["`functional.relu`", "`Functional`"]),
+        ({"apis": "Functional.reluu*"}, ["`Functional.reluu*`", "no function"]),
+        ({"apis": "Tensor.dim"}, ["`Tensor.dim`", "only asks", "never recorded"]),
         ({"apis": "missing.yaml"}, ["missing.yaml", "cannot be read"]),
         ({"apis": "core", "level": "module"}, ["`apis`", 'level="api"']),
         ({"level": "L3"}, ["`level`", "L3", "mix"]),

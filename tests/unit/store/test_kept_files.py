@@ -180,19 +180,19 @@ def with_metadata(path, change):
 
 CHANGES = {
     "newer": lambda about: about.update(version=2),
-    "a shape of nobody": lambda about: about["tensors"][0].__setitem__(10, [-1, -2]),
+    "a shape of nobody": lambda about: about["tensors"][0].__setitem__(11, [-1, -2]),
     "no format": lambda about: about.pop("format"),
     "no id": lambda about: about.pop("id"),
     "no tensors": lambda about: about.pop("tensors"),
     "a fact too few": lambda about: about["tensors"][0].pop(),
-    "a role of nobody": lambda about: about["tensors"][0].__setitem__(3, "inputs"),
-    "a text for a number": lambda about: about["tensors"][0].__setitem__(5, "0"),
-    "a shape of text": lambda about: about["tensors"][0].__setitem__(10, ["2"]),
+    "a role of nobody": lambda about: about["tensors"][0].__setitem__(4, "inputs"),
+    "a text for a number": lambda about: about["tensors"][0].__setitem__(6, "0"),
+    "a shape of text": lambda about: about["tensors"][0].__setitem__(11, ["2"]),
     "a tensor that is not there": lambda about: about["tensors"].append(about["tensors"][0]),
     "a wrong sum": lambda about: about["tensors"][0].__setitem__(-1, 0),
-    "a size of another": lambda about: about["tensors"][0].__setitem__(11, 4),
-    "a shape of another": lambda about: about["tensors"][0].__setitem__(10, [3, 3]),
-    "a type of nobody": lambda about: about["tensors"][0].__setitem__(9, "float33"),
+    "a size of another": lambda about: about["tensors"][0].__setitem__(12, 4),
+    "a shape of another": lambda about: about["tensors"][0].__setitem__(11, [3, 3]),
+    "a type of nobody": lambda about: about["tensors"][0].__setitem__(10, "float33"),
 }
 
 
