@@ -68,7 +68,7 @@ def read(path: Path, root: Path) -> Saved:
 def _measured(array: Any) -> Numbers:
     """Measure the elements in float64; what is not finite is counted and left out."""
     if not array.size:
-        return Numbers("empty", counts=(0,) * 6)
+        return Numbers("empty", counts=(0,) * 6, has_more=True)
     if array.dtype.kind not in "fiub" or array.size > _LARGEST:
         return Numbers("unsupported")
     flat = array.reshape(-1)
@@ -94,10 +94,11 @@ def _joined(pieces: list[tuple[float, ...]]) -> Numbers:
     nan, above, below, zero, n = table[:, :5].sum(0)
     counts = (int(nan), int(above), int(below), int(zero), ABSENT, ABSENT)
     if not n:
-        return Numbers("no_finite", counts=counts)
+        return Numbers("no_finite", counts=counts, has_more=True)
     low, high = float(table[:, 5].min()), float(table[:, 6].max())
     mean = float((table[:, 7] * table[:, 4]).sum() / n)
     between = float((table[:, 4] * np.square(table[:, 7] - mean)).sum())
     std = math.sqrt((float(table[:, 8].sum()) + between) / n)
     l2 = math.sqrt(float(table[:, 9].sum()))
-    return Numbers("ok", (low, high, mean, std, l2, max(abs(low), abs(high))), counts)
+    statistics = (low, high, mean, std, l2, max(abs(low), abs(high)))
+    return Numbers("ok", statistics, counts, has_more=True)

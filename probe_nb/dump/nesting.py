@@ -92,7 +92,7 @@ class Nesting:
         """
         if name not in self._parents and key.kind == "module":
             self._adopt(name, key, path, place)
-        first = self._first.setdefault(name, place)
+        first = self._first.pop(name, place)
         for up in self.around(name):
             if up in self._first:  # what is around it is known as well
                 break

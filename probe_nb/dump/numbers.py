@@ -29,6 +29,8 @@ class Numbers(NamedTuple):
     counts: tuple[int, ...] = (ABSENT,) * len(COUNTS)
     loss_scale: float = math.nan
     bins: Bins | None = None
+    has_more: bool = False
+    """It says more than msProbe's four statistics do."""
 
 
 def numbers_of(node: dict[str, Any], numel: int) -> Numbers:
@@ -44,7 +46,7 @@ def _of_msprobe(node: dict[str, Any], numel: int) -> Numbers:
     Of NaN and Inf they tell that there are some, or none, and never how many.
     """
     if not numel:
-        return Numbers("empty", counts=(0,) * len(COUNTS))
+        return Numbers("empty", counts=(0,) * len(COUNTS), has_more=True)
     if not any(name in node for name in _KEYS):
         return Numbers("not_asked")
     high, low, mean, norm = (_number(node.get(name)) for name in _KEYS)
@@ -59,14 +61,9 @@ def _of_msprobe(node: dict[str, Any], numel: int) -> Numbers:
     known = (0, ABSENT if high == math.inf else 0, ABSENT if low == -math.inf else 0)
     return Numbers(
         "has_inf" if infinite else "ok",
-        _ordered(low, high, mean, norm, absmax),
+        (low, high, mean, math.nan, norm, absmax),  # as in `STATISTICS`
         (*(known if counted else (ABSENT,) * 3), *(ABSENT,) * (len(COUNTS) - 3)),
     )
-
-
-def _ordered(low: float, high: float, mean: float, norm: float, absmax: float) -> tuple[float, ...]:
-    named = {"min": low, "max": high, "mean": mean, "l2": norm, "absmax": absmax}
-    return tuple(named.get(name, math.nan) for name in STATISTICS)
 
 
 def _is_nan(value: Any) -> bool:
@@ -104,7 +101,7 @@ def _completed(found: Numbers, ours: dict[str, Any], numel: int) -> Numbers:
         _statistic(ours.get(name), known, scale)
         for name, known in zip(STATISTICS, statistics, strict=True)
     ]
-    return Numbers(status, tuple(statistics), counts, scale, _bins(ours))
+    return Numbers(status, tuple(statistics), counts, scale, _bins(ours), has_more=True)
 
 
 def _statistic(ours: Any, known: float, scale: float) -> float:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+import json
+from collections.abc import Iterator
+from struct import Struct
+from typing import Any, Final
 
 from probe_nb.dump.arrays import Saved
 from probe_nb.dump.entries import Seen, is_tensor, seen_in, value_of
@@ -13,7 +16,7 @@ from probe_nb.dump.reports import Report
 from probe_nb.dump.rows import Order, Rows, What, When
 from probe_nb.dump.walk import Entry, Spot
 from probe_nb.store.columns import Columns
-from probe_nb.store.table import ABSENT
+from probe_nb.store.table import ABSENT, Interned
 from probe_nb.store.values import Values
 from probe_nb.terms import Direction, Site, printable
 
@@ -50,12 +53,34 @@ class Tables:
         )
 
 
-class _Value(NamedTuple):
-    order: Order
-    site: Site
-    kind: str
-    value: Any
-    call: int
+class _Waiting:
+    """Values that wait until all of their step are there; 28 bytes each, and each thing once."""
+
+    def __init__(self) -> None:
+        self._packed = bytearray()
+        self._sites: Interned[Site] = Interned()
+        self._things: Interned[tuple[str, str]] = Interned()
+
+    def add(self, order: Order, site: Site, thing: tuple[str, Any], call: int) -> None:
+        """Add one: its kind, and what JSON can hold of it."""
+        kind, value = thing
+        codes = self._sites.code(site), self._things.code((kind, json.dumps(value)))
+        self._packed += _PACK(*order, *codes, call)
+
+    def orders(self) -> list[Order]:
+        """Return when each was there."""
+        return [tuple(each[:4]) for each in _UNPACK(self._packed)]
+
+    def in_order(self, places: list[int]) -> Iterator[tuple[int, Site, str, Any, int]]:
+        """Yield them in execution order, each with its place."""
+        rows = zip(_UNPACK(self._packed), places, strict=True)
+        for (*_, site, thing, call), place in sorted(rows):
+            kind, text = self._things.values[thing]
+            yield place, self._sites.values[site], kind, json.loads(text), call
+
+
+_VALUE: Final = Struct("=7i")
+_PACK, _UNPACK = _VALUE.pack, _VALUE.iter_unpack
 
 
 class StepRecords:
@@ -65,7 +90,7 @@ class StepRecords:
         """Write into `tables`."""
         self._tables, self._folder, self._report = tables, folder, report
         self._rows = Rows()
-        self._values: list[_Value] = []
+        self._values = _Waiting()
 
     def take(self, entry: Entry) -> None:
         """Take in what an entry holds."""
@@ -76,10 +101,8 @@ class StepRecords:
         for seen in seen_in(entry.key, entry.body, report):
             when = _when(entry, seen)
             if not is_tensor(seen.node):
-                kind, value = value_of(seen.node)
-                site = site_of(entry.spot, seen)
-                order = self._rows.order(when)
-                self._values.append(_Value(order, site, kind, value, call_of(entry)))
+                site, order = site_of(entry.spot, seen), self._rows.order(when)
+                self._values.add(order, site, value_of(seen.node), call_of(entry))
                 continue
             try:
                 facts = facts_of(seen.node)
@@ -106,14 +129,12 @@ class StepRecords:
     def write(self) -> None:
         """Write all down."""
         tables, folder, first = self._tables, self._folder, self._tables.written
-        places = self._rows.before([each.order for each in self._values])
-        for each, place in sorted(zip(self._values, places, strict=True), key=lambda p: p[0].order):
+        places = self._rows.before(self._values.orders())
+        for place, site, kind, value, call in self._values.in_order(places):
             tables.values.add(
-                each.site,
-                each.kind,
-                each.value,
+                *(site, kind, value),
                 step=folder.step,
-                call=each.call,
+                call=call,
                 rank=folder.rank,
                 order=first + place,
             )

@@ -12,20 +12,23 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from probe_nb.dump.numbers import Bins, Numbers
+from probe_nb.dump.numbers import Numbers
 from probe_nb.store.blocks import empty_block
 from probe_nb.store.table import ABSENT, DTYPES, Arrays
 from probe_nb.terms import COUNTS, STATISTICS, STATUS_CODE
 
+_SAID: Final = ("min", "max", "mean", "l2", "absmax")
+"""The statistics that msProbe's tell; all else is kept aside where somebody says it."""
+
+_COUNTED: Final = tuple(f"no_{name}" for name in COUNTS[:3])
 _FIELDS: Final[dict[str, str]] = {
     **dict.fromkeys(("begin", "late", "outer", "place"), "i"),
     **dict.fromkeys(("site", "dtype", "shape", "checksum", "call", "backward", "micro_step"), "i"),
     "numel": "q",
     "requires_grad": "b",
     "status": "b",
-    **dict.fromkeys(STATISTICS, "d"),
-    **dict.fromkeys(COUNTS, "q"),
-    "loss_scale": "d",
+    **dict.fromkeys(_SAID, "d"),
+    **dict.fromkeys(_COUNTED, "b"),
 }
 _PACK: Final = Struct("=" + "".join(_FIELDS.values())).pack
 _DTYPE: Final = np.dtype([(name, f"={code}") for name, code in _FIELDS.items()])
@@ -65,13 +68,13 @@ class What(NamedTuple):
 
 
 class Rows:
-    """Rows that wait until all of their step are there; 178 bytes each."""
+    """Rows that wait until all of their step are there; 97 bytes each."""
 
     def __init__(self) -> None:
         """Start empty."""
         self._packed = bytearray()
         self._places = 0
-        self._bins: dict[int, Bins] = {}
+        self._more: dict[int, Numbers] = {}
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -85,17 +88,14 @@ class Rows:
     def add(self, when: When, what: What, numbers: Numbers) -> None:
         """Add one."""
         place = self.place()
+        low, high, mean, _, l2, absmax = numbers.statistics
+        nan, above, below = numbers.counts[:3]
         self._packed += _PACK(
-            *when,
-            place,
-            *what,
-            STATUS_CODE[numbers.status],
-            *numbers.statistics,
-            *numbers.counts,
-            numbers.loss_scale,
+            *(*when, place, *what, STATUS_CODE[numbers.status]),
+            *(low, high, mean, l2, absmax, nan == 0, above == 0, below == 0),
         )
-        if numbers.bins is not None:
-            self._bins[place] = numbers.bins
+        if numbers.has_more:
+            self._more[place] = numbers
 
     def blocks(self, step: int, rank: int | None, order: int, device: int) -> Iterator[Arrays]:
         """Yield them in execution order; the first has the number `order`."""
@@ -103,8 +103,8 @@ class Rows:
         by = np.lexsort([rows[name] for name in reversed(_ORDER)])
         for first in range(0, len(rows), _BLOCK):
             piece = rows[by[first : first + _BLOCK]]
-            bins = [self._bins.get(place, _NO_BINS) for place in piece["place"].tolist()]
-            yield _block(piece, bins) | _same(len(piece), step, rank, order + first, device)
+            block = _block(piece) | _same(len(piece), step, rank, order + first, device)
+            yield _completed(block, [self._more.get(place) for place in piece["place"].tolist()])
 
     def order(self, when: When) -> Order:
         """Return what rows are sorted by, of something that is no row and has its place here."""
@@ -125,21 +125,43 @@ class Rows:
         return counts
 
 
-_NO_BINS: Final[Bins] = ([], [])
+def _block(rows: Any) -> Arrays:
+    """Return the columns that rows say themselves."""
+    block, n = empty_block(), len(rows)
+    for name, dtype in DTYPES.items():
+        if name in _FIELDS:
+            block[name] = rows[name].astype(dtype)
+    for name in ("std", "loss_scale"):
+        block[name] = np.full(n, np.nan)
+    for name in COUNTS:
+        block[name] = np.full(n, ABSENT, DTYPES[name])
+    for name, none in zip(COUNTS, _COUNTED, strict=False):
+        block[name][rows[none] == 1] = 0
+    block["hist_size"] = np.zeros(n, block["hist_size"].dtype)
+    return block
 
 
-def _block(rows: Any, bins: list[Bins]) -> Arrays:
-    """Return the columns that a row says itself; a number that does not fit is no number."""
-    block = empty_block()
-    for name in _FIELDS:
-        if name in DTYPES:
-            block[name] = rows[name].astype(DTYPES[name])
-    block["hist_size"] = np.array([len(each[0]) for each in bins], np.uint16)
-    for name, part in (("hist_bins", 0), ("hist_counts", 1)):
-        flat = [number for each in bins for number in each[part]]
-        block[name] = np.array(flat, block[name].dtype if part == 0 else np.int64)
-    if block["hist_counts"].max(initial=0) < 2**32:
-        block["hist_counts"] = block["hist_counts"].astype(np.uint32)
+def _completed(block: Arrays, more: list[Numbers | None]) -> Arrays:
+    """Put in what probe_nb measured, of the rows that have it."""
+    if not any(more):
+        return block
+    bins: list[int] = []
+    counts: list[int] = []
+    for row, numbers in enumerate(more):
+        if numbers is None:
+            continue
+        for name, value in zip(STATISTICS, numbers.statistics, strict=True):
+            block[name][row] = value
+        for name, count in zip(COUNTS, numbers.counts, strict=True):
+            block[name][row] = count
+        block["loss_scale"][row] = numbers.loss_scale
+        if numbers.bins is not None:
+            block["hist_size"][row] = len(numbers.bins[0])
+            bins += numbers.bins[0]
+            counts += numbers.bins[1]
+    block["hist_bins"] = np.array(bins, block["hist_bins"].dtype)
+    wide = max(counts, default=0) >= 2**32
+    block["hist_counts"] = np.array(counts, np.int64 if wide else np.uint32)
     return block
 
 
