@@ -6,12 +6,14 @@ A run needs no torch: one that was loaded from a file is as good as one just rec
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from probe_nb.answers import Answers
 from probe_nb.config import MEMORY
 from probe_nb.errors import SessionStateError
+from probe_nb.exports import of_run
 from probe_nb.grammar import Memory, Steps, as_bytes
 from probe_nb.recording import Range, Recording
 from probe_nb.store import beside, files
@@ -195,6 +197,65 @@ class Run(Answers):
 
         how = writer.wanted(self, task=task, listed=listed, ours=extras)
         return writer.write(self, path, how, overwrite=overwrite)
+
+    def to_monitor_csv(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        ops: Sequence[str] = of_run.DEFAULT,
+        eps: float = 1e-8,
+        ndigits: int = 6,
+        steps_per_file: int = 1,
+    ) -> Path:
+        """Write the run as msProbe's training monitor would, and return the folder of its rank.
+
+        Only modules in training mode have activations there. See `docs/training-monitor.md`.
+
+        Args:
+            folder: Where the folder is made, `Nov29_20-35-24-rank0-7212e8ed`.
+            ops: The columns: `min`, `max`, `mean`, `norm`, `nans`, `zeros`, `id`, `shape`, `dtype`.
+            eps: `zeros` is the share of elements with |x| < eps.
+            ndigits: Digits behind the point.
+            steps_per_file: How many steps are in one file.
+
+        Raises:
+            ConfigError: There is no such column, or the run does not tell `zeros`: it does where
+                `eps` is a power of two, or was given to `watch` as `extras={"below:1e-8": "*"}`.
+
+        >>> import tempfile, torch, probe_nb as probe
+        >>> model = torch.nn.Linear(2, 1)
+        >>> with probe.watch(model) as run:
+        ...     _ = model(torch.ones(5, 2))
+        >>> folder = run.to_monitor_csv(tempfile.mkdtemp())
+        >>> sorted(each.name for each in folder.iterdir())
+        ['actv_0-0.csv', 'param_origin_0-0.csv']
+        """
+        self.flush()
+        return of_run.monitor_csv(
+            self.columns,
+            Path(folder).expanduser(),
+            self.info.rank,
+            ops=ops,
+            eps=eps,
+            ndigits=ndigits,
+            steps_per_file=steps_per_file,
+        )
+
+    def to_tensorboard(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the run as TensorBoard's event files and return their folder.
+
+        Each row becomes `min`, `max`, `mean` and `l2` over steps, the counts that are not 0, and a
+        histogram whose buckets are powers of two. It needs `pip install probe-nb[tensorboard]`.
+
+        Raises:
+            ImportError: tensorboardX is not installed.
+        """
+        from probe_nb.exports import tensorboard
+
+        self.flush()
+        path = Path(folder).expanduser()
+        tensorboard.write_run(self.columns, path)
+        return path
 
     def __repr__(self) -> str:
         """Say in a few lines what was recorded and what the worst finding is."""
