@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 from probe_nb.dump.keys import Key, spell
-from probe_nb.dump.writer_entries import Entry, Where
+from probe_nb.dump.writer_entries import Entry, Owner, Place, Where
 from probe_nb.store.calls import Callee, Calls, Stack
 from probe_nb.store.table import ABSENT
 
 Named = Callable[[Callee, int], Key]
 Parents = dict[Key, Key | None]
+Ends = dict[Owner, list[tuple[Place, Key]]]
 
 
 def of_table(
@@ -43,15 +44,13 @@ def of_table(
 def of_paths(entries: Iterable[Entry]) -> Parents:
     """Take parents from the paths of modules: the call of the module around that ended next."""
     forward = [e for e in entries if e.key.direction == "forward" and e.key.kind == "module"]
-    ends: dict[tuple[str, str], list[tuple[int, Key]]] = {}
+    ends: Ends = {}
     for entry in sorted(forward, key=lambda each: each.place):
         ends.setdefault(entry.where[:2], []).append((entry.place, entry.key))
     return {entry.key: _next_around(entry.where, entry.place, ends) for entry in forward}
 
 
-def _next_around(
-    where: Where, place: int, ends: Mapping[tuple[str, str], list[tuple[int, Key]]]
-) -> Key | None:
+def _next_around(where: Where, place: Place, ends: Ends) -> Key | None:
     path = where[1]
     while path := path.rpartition(".")[0]:
         for end, key in ends.get((where[0], path), ()):

@@ -1,7 +1,7 @@
 """The entries of one step and rank: what belongs to which call, and in which order they stand.
 
-An entry stands where its call was complete, as in msProbe: a module where its last result came, a
-function where it began.
+An entry stands where msProbe has it: that of a module, and of any backward, where it was complete,
+that of a function where it began.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ Where = tuple[str, str, str, int]
 Owner = tuple[str, str]
 """Of a parameter: the model and the module."""
 
+Place = tuple[int, int]
+"""Where an entry stands: the order of a row, and which of two entries of that row comes first."""
+
 
 @dataclass
 class Seen:
@@ -44,13 +47,13 @@ class Seen:
         return self.row is not None and self.row.numbers.requires_grad
 
 
-@dataclass
+@dataclass(eq=False)
 class Entry:
     """What is known of one call in one direction."""
 
     key: Key
     where: Where
-    place: int
+    place: Place
     backward: int = -1
     roles: dict[str, dict[str, Seen]] = field(default_factory=lambda: defaultdict(dict))
 
@@ -71,7 +74,7 @@ class Gradients:
         if when not in mine or _ACCUMULATED in row.site.leaf[len(name) :]:
             mine[when] = (place, row)
 
-    def named(self, base: Key) -> Iterable[tuple[int, Key, dict[str, Row]]]:
+    def named(self, base: Key) -> Iterable[tuple[Place, Key, dict[str, Row]]]:
         """Yield each entry: its place, its key, and the gradient of each parameter."""
         times = max((len(each) for each in self.rows.values()), default=0)
         for number in range(times):
@@ -80,7 +83,7 @@ class Gradients:
             }
             ordered = sorted(there.items(), key=lambda pair: pair[1][0])
             place = ordered[-1][1][0]
-            yield place, replace(base, call=number), {name: row for name, (_, row) in ordered}
+            yield (place, 0), replace(base, call=number), {name: row for name, (_, row) in ordered}
 
 
 class Entries:
@@ -98,6 +101,7 @@ class Entries:
         self._gradients: dict[Owner, Gradients] = {}
         self._parameters: dict[Owner, dict[str, Row]] = defaultdict(dict)
         self._types: dict[Owner, str] = {}
+        self._leaving: list[Entry] = []
         self.failed: list[Row] = []
 
     # -- taking in ------------------------------------------------------------------------------
@@ -116,18 +120,35 @@ class Entries:
             self._parameters[owner][name_of(site.leaf)] = row
         elif site.role == "param_grad":
             self._gradients.setdefault(owner, Gradients()).add(row)
+            self._wait_for(row, owner)
         elif site.role in _OF_CALLS:
-            self._add_to_call(row)
+            entry = self._add_to_call(row)
+            if site.role != "grad_input":
+                self._leaving.clear()
+            elif not site.api and entry not in self._leaving:
+                self._leaving.append(entry)
 
-    def _add_to_call(self, row: Row) -> None:
+    def _wait_for(self, row: Row, owner: Owner) -> None:
+        """Let a backward stand behind the gradients of parameters that follow at once.
+
+        msProbe hears of gradients of inputs a node later than we do: of those of the module, and
+        of the modules around it that were fed the same.
+        """
+        for number, entry in enumerate(self._leaving, 1):
+            model, module, *_ = entry.where
+            if model == owner[0] and f"{owner[1]}.".startswith(f"{module}."):
+                entry.place = (row.order, number)
+
+    def _add_to_call(self, row: Row) -> Entry:
         site = row.site
         entry = self._entry(site, row.call, row.order)
         if row.backward > entry.backward:  # of several backwards msProbe leaves the last
             entry.roles.clear()
             entry.backward = row.backward
-        if entry.key.kind == "module" and (site.role != "input" or not entry.roles):
-            entry.place = row.order
+        if site.role != "input" and (not site.api or site.direction == "backward"):
+            entry.place = (row.order, 1)
         entry.roles[site.role][site.leaf] = Seen(site.leaf, row)
+        return entry
 
     def add_value(self, value: Value) -> None:
         """Take in what is no tensor."""
@@ -141,7 +162,7 @@ class Entries:
         found = self._entries.get((where, site.direction))
         if found is None:
             key = self._key(site, call)
-            found = self._entries[where, site.direction] = Entry(key, where, order)
+            found = self._entries[where, site.direction] = Entry(key, where, (order, 1))
         return found
 
     def _key(self, site: Site, call: int) -> Key:
@@ -179,7 +200,7 @@ class Entries:
         """Return the parameters of a module as its step began with them."""
         return self._parameters.get(entry.where[:2], {})
 
-    def gradients(self) -> Iterable[tuple[int, Key, dict[str, Row]]]:
+    def gradients(self) -> Iterable[tuple[Place, Key, dict[str, Row]]]:
         """Yield the gradients of parameters: the place of an entry, its key, and each gradient."""
         for owner, found in self._gradients.items():
             index = self._models.get(owner[0])

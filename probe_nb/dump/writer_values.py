@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from probe_nb.dump.writer_tree import Item
 from probe_nb.store.table import ABSENT
 from probe_nb.terms import COUNTS, STATISTICS
@@ -24,8 +26,8 @@ _WITHOUT: Final = re.compile("u?int|float8|float4|float64|qu?int|bool")
 """Types of which msProbe measures no mean and no norm."""
 _NOTHING: Final = re.compile("float8|float4")
 _EXACT: Final = 2**53
+_LARGEST: Final = float(np.finfo(np.float32).max)
 _EMPTY: Final = ("None", "object", "list", "tuple", "dict")
-_XOR: Final = re.compile("0x[0-9a-f]{16}")
 
 
 class Numbers(NamedTuple):
@@ -47,24 +49,22 @@ def tensor(numbers: Numbers, *, kind: str = TENSOR, task: str = "statistics") ->
     if task == "structure":
         made["requires_grad"] = numbers.requires_grad
         return made
-    xor = numbers.checksum is not None and _XOR.match(numbers.checksum)
+    checksum = numbers.checksum or ""
+    xor = ":" in checksum or checksum.startswith("0x")
     if xor:
-        made["md5"] = _xor(numbers, xor[0])
+        made["md5"] = _xor(checksum)
     else:
         made |= zip(_FOUR, four(numbers), strict=True)
     made["requires_grad"] = numbers.requires_grad
-    if numbers.checksum is not None and not xor:
-        made["md5"] = numbers.checksum
+    if checksum and not xor:
+        made["md5"] = checksum
     return made
 
 
-def _xor(numbers: Numbers, checksum: str) -> Any:
-    """Return the checksum; of a single number msProbe writes the number."""
-    if numbers.shape or numbers.status not in _MEASURED:
-        return checksum
-    value = four(numbers)[0]
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return f"0x{value & (2**64 - 1):016x}" if whole else value
+def _xor(checksum: str) -> str | float:
+    """Return what msProbe has of ours; of a single number it writes the number."""
+    text = checksum.partition(":")[0]
+    return text if text.startswith("0x") else float(text)
 
 
 def four(numbers: Numbers) -> tuple[Any, Any, Any, Any]:
@@ -82,7 +82,18 @@ def four(numbers: Numbers) -> tuple[Any, Any, Any, Any]:
         mean = norm = None
     elif dtype.startswith("complex"):
         norm = None
-    return _typed(high, dtype), _typed(low, dtype), mean, norm
+    return _typed(high, dtype), _typed(low, dtype), _single(mean), _single(norm)
+
+
+def _single(value: float | None) -> float | None:
+    """Round to single precision, in which msProbe has its means and norms.
+
+    Written in full, each would differ in its last digits, and `msprobe compare` warns of an output
+    whose norm differs ten times more than that of the input, however little that is.
+    """
+    if value is None or not -_LARGEST <= value <= _LARGEST:
+        return value
+    return float(np.float32(value))
 
 
 def _spoiled(numbers: Numbers) -> tuple[Any, Any, Any, Any]:

@@ -11,9 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop.dumps import DUMPS, MsProbe
 from tools import msprobe
 
 Runs = Callable[..., str]
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items):
+    """Let one worker run what needs msProbe's dumps: they are made once."""
+    for item in items:
+        if item.path.is_relative_to(HERE) and "theirs" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("msprobe"))
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +41,36 @@ def run_msprobe(msprobe_python: Path) -> Runs:
         return printed(msprobe_python, *args, cwd=cwd)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory) -> Path:
+    """Return a folder that all workers of this run of the tests have in common."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "interop"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def msprobe_jobs(msprobe_python: Path, shared: Path) -> MsProbe:
+    """Return msProbe for many commands at once."""
+    return MsProbe(msprobe_python, shared)
+
+
+@pytest.fixture(scope="session")
+def theirs(msprobe_jobs: MsProbe, shared: Path) -> dict[str, Path]:
+    """Return msProbe's own dumps, by the names of `DUMPS`: the first worker makes them."""
+    folders = {name: shared / "theirs" / name for name in DUMPS}
+    with _locked(shared / "theirs.lock"):
+        if not (shared / "theirs").exists():
+            msprobe_jobs.run(
+                [
+                    {"program": program, "config": config, "folder": str(folders[name])}
+                    for name, (program, config) in DUMPS.items()
+                ]
+            )
+    return {name: folder / "dump" for name, folder in folders.items()}
 
 
 def printed(python: str | Path, *args: str | Path, cwd: Path) -> str:
