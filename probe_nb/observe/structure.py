@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from probe_nb.observe.aside import aside
 from probe_nb.observe.select import Watched, own_parameters
@@ -43,9 +44,11 @@ def _counted(module: nn.Module) -> tuple[int | None, int | None, int | None, int
 
 
 def _numbers(parameters: dict[int, nn.Parameter]) -> tuple[int | None, int | None]:
-    with aside():
-        try:
-            counts = [(p.numel(), p.requires_grad) for p in parameters.values()]
-        except (RuntimeError, TypeError, ValueError):  # it has no shape yet
-            return None, None
+    if any(map(is_lazy, parameters.values())):
+        return None, None
+    try:
+        with aside():
+            counts = [(int(p.numel()), p.requires_grad) for p in parameters.values()]
+    except Exception:  # of a class that does not say: nobody knows
+        return None, None
     return sum(n for n, _ in counts), sum(n for n, learns in counts if learns)

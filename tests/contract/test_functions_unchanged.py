@@ -24,7 +24,7 @@ def test_three_training_steps_at_mixed_level_are_the_same_bit_for_bit(piece, mod
     with Idle():
         bare = trained(piece, mode, watched=False)
     with no_faults():
-        seen = trained(piece, mode, watched=True, level="mix", apis="all")
+        seen = trained(piece, mode, watched=True, level="mix", apis="all", stacks=True)
     assert seen.keys() == bare.keys()
     assert [name for name in bare if bare[name] != seen[name]] == []
 
@@ -33,4 +33,4 @@ def test_three_training_steps_at_mixed_level_are_the_same_bit_for_bit(piece, mod
 def test_the_graph_at_mixed_level_has_the_same_nodes_made_in_the_same_order(piece):
     with Idle():
         bare = graph_of(piece, watched=False)
-    assert graph_of(piece, watched=True, level="mix", apis="all") == bare
+    assert graph_of(piece, watched=True, level="mix", apis="all", stacks=True) == bare

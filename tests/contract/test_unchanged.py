@@ -36,6 +36,14 @@ def test_three_training_steps_are_the_same_bit_for_bit(piece, mode):
     assert [name for name in bare if bare[name] != seen[name]] == []
 
 
+@pytest.mark.parametrize("piece", PIECES.values(), ids=repr)
+def test_so_are_they_where_structure_alone_is_recorded(piece):
+    bare = trained(piece, "train", watched=False)
+    with no_faults():
+        seen = trained(piece, "train", watched=True, structure=True, stacks=True)
+    assert [name for name in bare if bare[name] != seen[name]] == []
+
+
 def trained(piece: Piece, mode: str, *, watched: bool, **options: object) -> dict[str, object]:
     """Train for three steps and return everything that can be known about it."""
     torch.manual_seed(0)
