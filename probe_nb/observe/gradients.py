@@ -110,12 +110,12 @@ class Gradients:
 
     def saved(self, call: Call, leaf: str, t: Tensor) -> None:
         """Attach to a tensor that the user saved."""
-        if not (t.requires_grad and graph.plain(t)) or graph.cut_off(t):
+        if not (t.requires_grad and graph.plain(t)):
             return
         where: Where = ("value", leaf, "backward")
-        if stale(t):
+        if stale(t):  # first: it may not even be asked for its node
             self._sink.absent(call, where, Facts.of(t), "stale_view")
-        else:
+        elif not graph.cut_off(t):
             hook = OutputHook(self, call, where, through=False)
             self._attach_tensor(t, hook, (id(t), call.watched, leaf))
 
