@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from probe_nb.observe.aside import aside
 from probe_nb.observe.arguments import Arguments
+from probe_nb.observe.aside import aside
 from probe_nb.observe.behind import Behinds, overtaken
 from probe_nb.observe.calls import WHOLE, Call, Clock, OpenCalls
 from probe_nb.observe.chosen import Chosen
@@ -235,12 +235,7 @@ class ModuleHooks:
         if module._forward_hooks:
             self._waits(module, pre=False)
         if call.recorded:
-            leaves = arguments(args, kwargs, self.unread)
-            if self.extras is not None and not late:
-                self.extras.entering(call, module, leaves)
-            self._observe_inputs(call, leaves, late=late)
-            if self.values is not None and not late:
-                self.values.given(call, args, kwargs, self.unread)
+            self._observe_inputs(call, module, args, kwargs, late=late)
 
     def _outermost(self, watched: Watched) -> None:
         """Let the clock see the forward of a root, and what else can only begin a step."""
@@ -295,8 +290,15 @@ class ModuleHooks:
         call.place = place
         return call
 
-    def _observe_inputs(self, call: Call, leaves: list[Leaf], *, late: bool) -> None:
+    def _observe_inputs(
+        self, call: Call, module: nn.Module, args: Any, kwargs: Any, *, late: bool
+    ) -> None:
+        leaves = arguments(args, kwargs, self.unread)
+        if self.extras is not None and not late:
+            self.extras.entering(call, module, leaves)
         self._see(call, "input", leaves, late=late)
+        if self.values is not None and not late:
+            self.values.given(call, args, kwargs, self.unread)
         if call.choice.silent == "backward":
             return
         if self._gradients.reads and call.place.flows and torch.is_grad_enabled():
