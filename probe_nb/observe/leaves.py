@@ -141,6 +141,7 @@ def _of_tuple(value: Any, kind: type) -> Members:
 
 
 def entries(value: dict[Any, Any]) -> Members:
+    """Return the entries of a dict under names that can be written."""
     pairs: list[tuple[Any, Any]] = list(dict.items(value))
     for place, (key, each) in enumerate(pairs):
         if type(key) is not str:
