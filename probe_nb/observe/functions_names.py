@@ -46,6 +46,9 @@ _PACKAGES: Final = {
 }
 """Where functions are whose names begin so."""
 
+_OLD_NAMES: Final = ("dsmm", "spmm", "hsmm", "saddmm")
+"""Names of products that torch itself takes for their newer ones, when it tells who was called."""
+
 _NAMESPACES: Final = {"aten": "Aten", "npu": "NPU", "prims": "Prims"}
 """Operators of these namespaces of `torch.ops`; others go by the namespace itself."""
 
@@ -180,6 +183,8 @@ class Names:
     def _add(self, prefix: str, functions: Any) -> None:
         """Take functions in; of several names of one the one that it has itself goes first."""
         for name, function in functions:
+            if name in _OLD_NAMES:
+                continue
             try:
                 known = self._known.setdefault(function, (prefix, name))
             except TypeError:  # no key of a dict: no function
