@@ -94,12 +94,16 @@ def test_text_that_cannot_be_written_is_escaped_and_too_long_text_is_cut():
     assert cut == "x" * values.LONGEST + f"… ({values.LONGEST + 5:,} characters)"
 
 
+def fill(table, numbers):
+    for number in range(numbers):
+        table.add(SITE, "int", number, step=0)
+
+
 def test_beyond_the_budget_values_are_refused_and_that_is_said():
     notices = []
     table = Values(budget=5_000, notices=notices)
     with pytest.warns(ProbeWarning, match=r"values that are no tensors took"):
-        for number in range(1_000):
-            table.add(SITE, "int", number, step=0)
+        fill(table, 1_000)
     kept = len(table)
     assert 10 < kept < 50
     assert len(notices) == 1
