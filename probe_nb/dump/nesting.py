@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from probe_nb.dump.keys import Key, parse
@@ -119,6 +119,15 @@ def _parent(value: Any) -> str | None:
     if isinstance(value, list):  # with the number of a micro step behind it
         value = value[0] if value else None
     return value if isinstance(value, str) else None
+
+
+def stack_lines(values: Iterable[Any]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each call that `stack.json` names with its lines, as they are there."""
+    for value in values:
+        if isinstance(value, list) and len(value) == 2:  # noqa: PLR2004 - names and lines
+            names, lines = value
+            if isinstance(names, list) and isinstance(lines, list):
+                yield from ((name, lines) for name in names if isinstance(name, str))
 
 
 def stacks_in(value: Any) -> tuple[list[str], Stack]:

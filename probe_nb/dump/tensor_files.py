@@ -103,6 +103,34 @@ class TensorFile(NamedTuple):
         return t.to(dtype) if isinstance(dtype, torch.dtype) else t
 
 
+def as_array(path: Path, root: Path) -> NDArray[Any]:
+    """Return a tensor as an array; what NumPy has no type for is widened.
+
+    Raises:
+        FileNotFoundError: It is not there.
+        RunFormatError: It cannot be read.
+    """
+    if why := trouble(path, root):
+        raise RunFormatError(f"`{path}` is not read: {why}.")
+    try:
+        return _as_array(path)
+    except Exception as error:
+        raise RunFormatError(f"Cannot read `{path}`: it is damaged ({_short(error)}).") from error
+
+
+def _as_array(path: Path) -> NDArray[Any]:
+    if path.suffix == ".npy":
+        loaded: NDArray[Any] = np.load(path, allow_pickle=False)
+        return loaded
+    import torch
+
+    with torch._C.DisableTorchFunction():  # noqa: SLF001 - no default device of the user's
+        t = torch.load(path, map_location="cpu", weights_only=True).detach()
+        narrow = t.dtype == torch.bfloat16 or (t.is_floating_point() and t.element_size() == 1)
+        found: NDArray[Any] = (t.float() if narrow else t).numpy()
+        return found
+
+
 _NOTHING: Final = np.empty(0, np.uint8)
 
 
