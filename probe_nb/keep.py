@@ -12,6 +12,7 @@ from probe_nb.errors import ConfigError
 from probe_nb.terms import ROLES, Role
 
 BUDGET: Final = "256MiB"
+FILES: Final = ("safetensors", "pt")
 
 
 @dataclass(frozen=True, init=False)
@@ -30,6 +31,9 @@ class Keep:
         folder: Write each tensor there as it comes, so that a process that is killed loses hardly
             any: `probe.load(folder)` reads them. Where another run's are in it, one beside it is
             made, `folder-2`.
+        files: How they lie there. `"safetensors"`: many in a file, which says what is in it.
+            `"pt"`: each in one of its own, named and placed as msProbe does;
+            `run.write_dump(folder)` then adds the records.
 
     Raises:
         ConfigError: A value that makes no sense.
@@ -45,6 +49,7 @@ class Keep:
     steps: str | None
     memory: int | None
     folder: str | None
+    files: str
     wants: Callable[[int], bool] = field(compare=False, repr=False)
 
     def __init__(
@@ -56,8 +61,11 @@ class Keep:
         steps: grammar.Steps = None,
         memory: grammar.Memory = BUDGET,
         folder: str | os.PathLike[str] | None = None,
+        files: str = FILES[0],
     ) -> None:
         """Check every value."""
+        if files not in FILES:
+            raise ConfigError(f"`files` is {files!r}; give `safetensors` or `pt`.")
         written, wants = grammar.steps_in(steps)
         values: dict[str, Any] = {
             "select": grammar.words("keep", select),
@@ -66,6 +74,7 @@ class Keep:
             "steps": written,
             "memory": grammar.as_bytes(memory),
             "folder": None if folder is None else os.fspath(folder),
+            "files": files,
             "wants": wants,
         }
         for name, value in values.items():
@@ -73,7 +82,7 @@ class Keep:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the values as JSON can hold them."""
-        names = ("select", "names", "roles", "steps", "memory", "folder")
+        names = ("select", "names", "roles", "steps", "memory", "folder", "files")
         values = {name: getattr(self, name) for name in names}
         return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from probe_nb import devices
+from probe_nb.dump.tensors import PtStream
 from probe_nb.errors import notify
 from probe_nb.keep import Keep
 from probe_nb.observe.calls import Call
@@ -113,6 +114,7 @@ class Keeper:
             facts.shape,
             max(facts.numel, 0) * dtype.itemsize,
             api=watched.api,
+            type=watched.type,
         )
 
     def _miss(self, call: Call, where: Where, facts: Facts, why: str, backward: int) -> None:
@@ -173,7 +175,8 @@ def _place_for(keep: Keep, info: RunInfo) -> Tensors:
     """Return where the tensors of a run go: into memory, or into a folder if one is named."""
     if keep.folder is None:
         return Tensors(keep.memory, makes_room=keep.steps is None)
-    return Tensors(keep.memory, stream=Stream(keep.folder, info))
+    stream = PtStream if keep.files == "pt" else Stream
+    return Tensors(keep.memory, stream=stream(keep.folder, info))
 
 
 def _kind(t: Tensor) -> tuple[Tensor, str]:

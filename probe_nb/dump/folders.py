@@ -48,6 +48,11 @@ class Folder:
         return self.path / name
 
 
+def folder_of(step: int, rank: int) -> str:
+    """Return the name of the folder of a step and rank; without a rank (-1) it is the process's."""
+    return f"step{step}/rank{rank}" if rank >= 0 else f"step{step}/proc{os.getpid()}"
+
+
 def is_inside(path: Path, root: Path) -> bool:
     """Tell whether a path is in a folder, wherever links lead."""
     real = os.path.realpath(path)

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from probe_nb.dump import tensors, writer_calls
-from probe_nb.dump.folders import CONSTRUCT, DEBUG, DUMP, STACK, TENSORS
+from probe_nb.dump.folders import CONSTRUCT, DEBUG, DUMP, STACK, TENSORS, folder_of
 from probe_nb.dump.keys import Key, spell
+from probe_nb.dump.tensor_files import TensorFile
 from probe_nb.dump.writer_bodies import Bodies
 from probe_nb.dump.writer_entries import Entries
 from probe_nb.dump.writer_rows import Row, places, rows_of
 from probe_nb.dump.writer_tree import text_of
-from probe_nb.errors import ConfigError
+from probe_nb.errors import ConfigError, notify
 from probe_nb.store.blocks import whole
 from probe_nb.terms import MODULE_ROLES, shown
 
@@ -101,6 +102,11 @@ def write(
     found = [at for at in _places(run) if steps is None or at[0] in steps]
     folders = {at: target / folder_of(*at) for at in found}
     there = target if target.exists() and not target.is_dir() else None
+    if there is None and _streamed_to(run, target):
+        for at, folder in folders.items():
+            folder.mkdir(parents=True, exist_ok=True)
+            write_into(run, folder, how, step=at[0], rank=at[1])
+        return target
     there = there or next((each for each in folders.values() if os.path.lexists(each)), None)
     if there is not None and (there is target or not overwrite):
         raise FileExistsError(
@@ -139,7 +145,7 @@ def write_into(
     for value in run.value_table:
         if (value.step, value.rank) == (step, rank):
             entries.add_value(value)
-    files = tensors.Saved(folder / TENSORS, run.tensors.known(), step) if how.files else None
+    files = _tensors(run, folder, step) if how.files else None
     save = (lambda *_: None) if files is None else files.save
     roles = run.info.config.get("roles") or MODULE_ROLES
     bodies = Bodies(entries, task=how.task, ours=how.ours, save=save, roles=roles)
@@ -163,9 +169,20 @@ def write_into(
             file.write("".join(map(_failed, entries.failed)).encode())
 
 
-def folder_of(step: int, rank: int) -> str:
-    """Return the name of the folder of a step and rank; without a rank it is the process's."""
-    return f"step{step}/rank{rank}" if rank >= 0 else f"step{step}/proc{os.getpid()}"
+def _tensors(run: Records, folder: Path, step: int) -> tensors.Saved:
+    """Return what has the tensors of a step, when all that come as they are seen have come."""
+    lost = run.tensors.finish()
+    run.info.notices += lost
+    for each in lost:
+        notify(f"probe_nb: {each}")
+    return tensors.Saved(folder / TENSORS, run.tensors.known(), step)
+
+
+def _streamed_to(run: Records, target: Path) -> bool:
+    """Tell whether the tensors of a run were written into this folder as they came."""
+    run.tensors.finish()
+    found = (each.data for each in run.tensors.known())
+    return any(isinstance(data, TensorFile) and target in data.path.parents for data in found)
 
 
 def _places(run: Records) -> list[tuple[int, int]]:

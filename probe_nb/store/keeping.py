@@ -141,7 +141,8 @@ class Tensors:
         """
         if self._stream is not None:
             self._stream.open()
-            self._stays = Source(self._stream.folder, self._stream.mark, folder=True)
+            if self._stream.lists:
+                self._stays = Source(self._stream.folder, self._stream.mark, folder=True)
 
     def withdraw(self) -> None:
         """Claim no folder for a watch that was not opened after all."""
@@ -322,7 +323,7 @@ class Tensors:
                     self._fail(
                         each, "disk", f"the folder of kept tensors cannot be written: {error}"
                     )
-            if error is None:
+            if error is None and self._stream is not None and self._stream.lists:
                 self._known.file(path, kept)
 
 

@@ -42,6 +42,8 @@ class Kept:
     status: str = KEPT
     api: str = ""
     """Name of a function, or of a value that the user saved."""
+    type: str = ""
+    """Class of the module, while it is recorded; no file says it."""
     data: Any = None
     """Its bytes: an array, or what has a `result()` that gives one; None if it is not kept."""
 

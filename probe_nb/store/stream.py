@@ -30,14 +30,22 @@ ALONE: Final = (
     "a folder of kept tensors holds tensors alone: `run.kept()` lists them. The records of the run "
     "are where `run.save` has put them."
 )
-_PAUSE: Final = 0.1
-"""Seconds between two files: they would be many otherwise."""
 _CHUNK: Final = 2**26
 """Bytes that are enough for one file."""
 
 
 class Stream:
-    """Writes what is put into it; `written` hears what became of it."""
+    """Writes what is put into it; `written` hears what became of it.
+
+    Attributes:
+        mark: What tells the files of this run from those of others.
+        folder: Where the files go.
+        lists: Whether each file says what is in it, so that nobody else need remember it.
+        pause: Seconds between two files: they would be many otherwise.
+    """
+
+    lists = True
+    pause = 0.1
 
     def __init__(self, folder: str, info: RunInfo) -> None:
         """Know of the folder; nothing is made before `open`."""
@@ -97,16 +105,20 @@ class Stream:
         if thread.ident is not None:  # else an interrupt came before it was started
             thread.join()
         self._thread = None
-        with contextlib.suppress(OSError), whole(self.folder / ABOUT) as file:
-            file.write(self._about().encode())  # how it ended
+        self._ended()
         atexit.unregister(self.finish)
+
+    def _ended(self) -> None:
+        """Say in the folder how the run ended."""
+        with contextlib.suppress(OSError), whole(self.folder / ABOUT) as file:
+            file.write(self._about().encode())
 
     # -- in the thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
         with contextlib.suppress(Exception):  # what it leaves unwritten is told at the end
             while not self._ends():
-                self._ending.wait(_PAUSE)
+                self._ending.wait(self.pause)
 
     def _ends(self) -> bool:
         """Write one file; tell whether it was the last."""
