@@ -374,7 +374,7 @@ def entry(step, size):
 
 def test_many_small_tensors_share_files_and_large_ones_do_not_wait(tmp_path, monkeypatch):
     monkeypatch.setattr(stream, "_CHUNK", 1000)
-    monkeypatch.setattr(stream, "_PAUSE", 0.3)
+    monkeypatch.setattr(stream.Stream, "pause", 0.3)
     kept = Tensors(None, stream=Stream(str(tmp_path / "kept"), info()))
     kept.open()
     for step in range(100):
@@ -393,7 +393,7 @@ def test_of_very_many_in_files_the_older_ones_take_no_memory_and_are_read_when_a
 ):
     monkeypatch.setattr(listing, "LISTED", 10)
     monkeypatch.setattr(stream, "_CHUNK", 40)
-    monkeypatch.setattr(stream, "_PAUSE", 0.0)
+    monkeypatch.setattr(stream.Stream, "pause", 0.0)
     gc.collect()
     before = sum(type(each) is Kept for each in gc.get_objects())
     run = watched(tmp_path / "kept", steps=100)
