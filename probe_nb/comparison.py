@@ -15,9 +15,16 @@ import pandas as pd
 
 from probe_nb.analysis.compare import rounding
 from probe_nb.analysis.compare.compared import Compared, Options, compared
-from probe_nb.analysis.compare.divergence import Divergence, check_direction, direction_of, told
+from probe_nb.analysis.compare.divergence import (
+    Divergence,
+    check_direction,
+    direction_of,
+    origins,
+    told,
+)
 from probe_nb.analysis.compare.fed import Fed, fed_same
 from probe_nb.analysis.compare.frames import frame
+from probe_nb.analysis.compare.judge import DIVERGED
 from probe_nb.analysis.compare.naming import Mapped
 from probe_nb.analysis.compare.onesided import one_sided, suggestions
 from probe_nb.analysis.compare.profile import profile, rows_of
@@ -55,6 +62,9 @@ class Comparison:
         """Hold what was compared; `compare` makes comparisons, users need not."""
         self.baseline, self.candidate = baseline, candidate
         self._of = found
+        self._origins = origins(found)
+        for each in self._origins:
+            found.verdicts[each.pairs] = DIVERGED
         self.notices = found.notices
 
     @cached_property
@@ -94,7 +104,7 @@ class Comparison:
     @cached_property
     def divergences(self) -> list[Divergence]:
         """Where the runs part, in execution order: all that arose independently of each other."""
-        return list(told(self._of, self._frame))
+        return list(told(self._of, self._origins, self._frame))
 
     def first_divergence(self, direction: str | None = None) -> Divergence | None:
         """Return the first call whose inputs agree and whose result does not, None without one.

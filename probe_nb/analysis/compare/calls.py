@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 NONE: Final = -1
-_FAR: Final = 2**62
+FAR: Final = 2**62
 _OF_CALLS: Final = ("input", "output", "grad_output", "grad_input")
 
 
@@ -114,7 +114,7 @@ class CallTree:
         outputs = forward & places.are("output")
         self.begin = self._least(forward, places.order)
         self.end = self._most(outputs, places.order)
-        self.end[self.end < 0] = _FAR
+        self.end[self.end < 0] = FAR
         self.parent = self._parents()
 
     @staticmethod
@@ -123,7 +123,7 @@ class CallTree:
         return np.array([known.setdefault(s.api, len(known)) for s in places.sites], np.int64)
 
     def _least(self, rows: Flags, values: Ints) -> Ints:
-        found = np.full(self.count, _FAR, np.int64)
+        found = np.full(self.count, FAR, np.int64)
         np.minimum.at(found, self.of[rows], values[rows])
         return found
 
@@ -149,7 +149,7 @@ class CallTree:
     def _parents(self) -> Rows:
         """Return the innermost call of a module around each call that holds it in time."""
         parent = np.full(self.count, NONE, np.intp)
-        whole = np.flatnonzero((self.api == 0) & (self.begin < _FAR))
+        whole = np.flatnonzero((self.api == 0) & (self.begin < FAR))
         whole = whole[np.lexsort((self.begin[whole], self.module[whole], self.moment[whole]))]
         if not len(whole):
             return parent
@@ -158,8 +158,8 @@ class CallTree:
         keys = _numbered(known, *of_whole.T)
         span = int(self.places.order.max(initial=0)) + 2
         stamps = keys * span + self.begin[whole]
-        begin = np.where(self.begin < _FAR, self.begin, np.where(self.end < _FAR, self.end, 0))
-        last = np.where(self.end < _FAR, self.end, begin)
+        begin = np.where(self.begin < FAR, self.begin, np.where(self.end < FAR, self.end, 0))
+        last = np.where(self.end < FAR, self.end, begin)
         for around in self._around().T:
             rest = np.flatnonzero((parent < 0) & (around >= 0))
             wanted = _numbered(known, self.moment[rest], around[rest])

@@ -32,6 +32,9 @@ _NUMBERS: Final = ("numel", *STATISTICS, *COUNTS, "status")
 _MOVED: Final = 1e-3
 """A share of elements that changed by more than a power of two, from which on that is evidence."""
 
+_ROUNDED: Final = 4.0
+"""Gradients up to so many times their rounding have a sign by chance."""
+
 _FEW: Final = 3.0
 """Elements, and standard errors of their number, that may do so by chance."""
 
@@ -133,12 +136,14 @@ def compared(
     found.equal = (equal | (sums == 1)) & (sums != 0) & kept.equal(len(unit))
     places = Places.of(one, pairs.baseline)
     tree = CallTree(one, pairs.baseline, places)
-    flowed = flow(places, tree, found, data, tables[0].shapes.values)
+    small = _small(one, pairs, data[0], places, found)
+    flowed = flow(places, tree, found, data, tables[0].shapes.values, small)
     beyond = flowed.beyond(found)
-    verdicts = _verdicts(found, unclear, flowed, reasons)
+    beyond = np.where(unclear, 0.0, beyond)
+    verdicts = _verdicts(found, unclear, flowed.close(found, beyond), reasons)
     return Compared(
         one, other, pairs, data, found, reasons, verdicts, distance, sums, kept, flowed, places,
-        tree, np.where(unclear, 0.0, beyond), notices,
+        tree, beyond, notices,
     )  # fmt: skip
 
 
@@ -192,6 +197,17 @@ def _of_histograms(
     return equal, distance
 
 
+def _small(one: Side, pairs: Pairs, data: Arrays, places: Places, found: Measured) -> Floats:
+    """Return the share of each gradient of a parameter that is no larger than its rounding."""
+    share = np.zeros(len(found.scale))
+    grads = places.are("param_grad", direction="backward")
+    rows = np.flatnonzero(grads & (data["zero_count"] >= 0) & ~found.equal)
+    differs = np.nan_to_num(found.difference[rows], nan=0.0, posinf=1.0)
+    size = (_ROUNDED * found.tolerance.extreme[rows] + differs) * found.peak[rows]
+    share[rows] = histograms.below(one.columns, one.rows[pairs.baseline][rows], size)
+    return share
+
+
 def _noise(found: Measured) -> Floats:
     """Return the size below which values mean nothing: differences, rounding, subnormals."""
     differs = np.nan_to_num(found.difference, nan=0.0, posinf=1.0)
@@ -214,8 +230,8 @@ def _of_checksums(data: tuple[Arrays, Arrays], tables: tuple[Any, Any]) -> NDArr
     return np.where(there, left == right, -1).astype(np.int8)
 
 
-def _verdicts(found: Measured, unclear: Flags, flowed: Flow, reasons: Reasons) -> NDArray[np.int8]:
-    verdicts = np.where(flowed.close(found), CLOSE, DIVERGED)
+def _verdicts(found: Measured, unclear: Flags, near: Flags, reasons: Reasons) -> NDArray[np.int8]:
+    verdicts = np.where(near, CLOSE, DIVERGED)
     nothing = np.isnan(found.difference) & ~found.equal
     verdicts = np.where(found.equal, SAME, verdicts)
     verdicts = np.where(unclear | nothing, NOT_COMPARABLE, verdicts)

@@ -184,14 +184,14 @@ def _place(of: Compared, pair: int, phase: Phase) -> tuple[object, ...]:
 # -- in words ------------------------------------------------------------------------------------
 
 
-def told(of: Compared, frame: pd.DataFrame) -> Iterator[Divergence]:
+def told(of: Compared, found: list[Origin], frame: pd.DataFrame) -> Iterator[Divergence]:
     """Say of each origin where it is, with its rows and those that follow from it.
 
     Args:
         of: The comparison.
+        found: What `origins` found in it.
         frame: `Comparison.df`, whose first rows are the pairs.
     """
-    found = origins(of)
     later = {phase: [o for o in found if o.phase == phase] for phase in PHASES}
     differs = np.flatnonzero(of.verdicts == DIVERGED)
     own = np.concatenate([each.pairs for each in found]) if found else np.empty(0, np.intp)

@@ -54,6 +54,18 @@ def apart(
     return distance, moved
 
 
+def below(columns: Columns, rows: Rows, size: Floats) -> Floats:
+    """Return the share of the non-zero elements of records that are below a size each."""
+    found = np.zeros(len(rows))
+    for cut in _cuts(len(rows)):
+        sizes = _sizes(_dense(_of(columns, rows[cut])))[:, 1:]
+        edge = np.floor(np.log2(np.maximum(size[cut], 2.0**LOWEST))).astype(np.int64) - LOWEST + 1
+        inside = np.arange(_HALF) < np.clip(edge, 0, _HALF)[:, None]
+        total = np.maximum(sizes.sum(axis=1), 1.0)
+        found[cut] = np.where(inside, sizes, 0.0).sum(axis=1) / total
+    return found
+
+
 def _cuts(count: int) -> list[slice]:
     return [slice(begin, begin + _CHUNK) for begin in range(0, count, _CHUNK)]
 

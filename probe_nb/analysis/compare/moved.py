@@ -1,0 +1,157 @@
+"""What moved parameters, buffers and the state of an optimizer."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from probe_nb.analysis.compare.ground import (
+    GAIN_BACK,
+    Flags,
+    Floats,
+    Ground,
+    Ints,
+    numbered,
+    running,
+)
+from probe_nb.analysis.words import is_optimizer
+from probe_nb.terms import DIRECTIONS
+
+_OPTIMIZER: Final = DIRECTIONS.index("optimizer")
+_DRIFT: Final = 8.0
+"""How much more what came in may grow once parameters were moved: differences are then in few
+elements (a flipped sign of Adam, of a rectifier), of which statistics show little."""
+
+_NOISE: Final = 1e3
+"""A gradient so many times smaller than the terms of its sum is what rounding left of zero."""
+
+
+def moved(on: Ground, small: Floats) -> None:
+    """Find the sources of what an optimizer moved, and which pairs only noise has moved.
+
+    `small` is the share of each gradient that is no larger than its rounding.
+    """
+    places = on.places
+    grads = places.are("param_grad", direction="backward")
+    steps = places.direction == _OPTIMIZER
+    params = places.are("param", direction="forward")
+    later = places.step > _first_steps(on)
+    of_parameter = _upto(on, places.parameter, params | steps | grads)
+    rows = steps | (params & later)
+    on.came_in[rows] = of_parameter[rows]
+    on.gain[rows] = GAIN_BACK
+    _clipped(on, grads)
+    _told(on, steps)
+    _buffers(on, later)
+    _signs(on, small, steps, params & later)
+    on.noise = _scales(on, grads) & rows
+    on.gain[later & _training(on, steps | grads)] *= _DRIFT
+
+
+def _training(on: Ground, moving: Flags) -> Flags:
+    """Tell which pairs are of a process that trains: what differs comes back through parameters."""
+    process = on.places.process
+    found = np.zeros(int(process.max(initial=0)) + 1, np.bool_)
+    found[process[moving]] = True
+    return found[process]
+
+
+def _signs(on: Ground, small: Floats, steps: Flags, params: Flags) -> None:
+    """Adam moves every element as far: those whose gradient is noise go one way or the other.
+
+    A `small` share of them makes a difference of twice its root, relative to the update. What
+    the update of a parameter has is a source of the parameter that comes of it.
+    """
+    places = on.places
+    grads = places.are("param_grad", direction="backward") | places.are(
+        "param_grad", direction="optimizer"
+    )
+    known = np.zeros(int(places.parameter.max(initial=0)) + 1)
+    np.maximum.at(known, places.parameter[grads], 2.0 * np.sqrt(small[grads]) / GAIN_BACK)
+    rows = (steps & places.are("update", "param", "state", direction="optimizer")) | params
+    on.came_in[rows] = np.fmax(on.came_in, known[places.parameter])[rows]
+    width = len(known)
+    count, place = numbered(places.moment * width + places.parameter)
+    update = np.zeros(count)
+    updates = places.are("update", direction="optimizer")
+    np.maximum.at(update, place[updates], on.e[updates])
+    rows = places.are("param", direction="optimizer")
+    on.came_in[rows] = np.fmax(on.came_in, update[place])[rows]
+
+
+def _first_steps(on: Ground) -> Ints:
+    """Return the first step of each pair's process."""
+    process = on.places.process
+    found = np.full(int(process.max(initial=0)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(found, process, on.places.step)
+    return found[process]
+
+
+def _clipped(on: Ground, grads: Flags) -> None:
+    """Clipping spreads a difference of the norm of all gradients to each."""
+    seen = on.places.are("param_grad", direction="optimizer")
+    moment = on.places.moment
+    size = int(moment.max(initial=0)) + 1
+    square = np.bincount(moment[grads], (on.scale**2 * on.numel)[grads], size)
+    part = np.where(np.isfinite(on.e), on.e, 0.0) * on.scale
+    differs = np.bincount(moment[grads], (part**2 * on.numel)[grads], size)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        norm = np.sqrt(np.nan_to_num(differs / square))[moment]
+    on.came_in[seen] = np.fmax(on.came_in[seen], norm[seen])
+
+
+def _told(on: Ground, steps: Flags) -> None:
+    """A learning rate, or another number of the optimizer, is a source of all that it moves."""
+    own = on.of_sites([is_optimizer(site) for site in on.places.sites])
+    numbers = on.of_steps(own, on.e)
+    rows = steps & ~own
+    on.came_in[rows] = np.fmax(on.came_in[rows], numbers[rows])
+    on.came_in[own] = 0.0
+
+
+def _buffers(on: Ground, later: Flags) -> None:
+    """A buffer is moved by what its module was fed before."""
+    places = on.places
+    buffers = places.are("buffer", direction="forward")
+    seen = _upto(on, places.module, places.are("input", "output") | buffers)
+    rows = buffers & later
+    on.came_in[rows] = seen[rows]
+
+
+def _scales(on: Ground, grads: Flags) -> Flags:
+    """Take the scale of what was added up; tell where it says that a gradient is only noise.
+
+    An update is a difference of two values of a parameter, and is rounded as they are.
+    """
+    places = on.places
+    width = int(places.parameter.max(initial=0)) + 1
+    count, place = numbered(places.moment * width + places.parameter)
+    scale, times = np.zeros(count), np.ones(count)
+    params = places.are("param", direction="optimizer")
+    np.maximum.at(scale, place[params], on.scale[params])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        larger = np.nan_to_num(on.reference[grads] / on.scale[grads], nan=1.0, posinf=1.0)
+    np.maximum.at(times, place[grads], larger)
+    updates = places.are("update", direction="optimizer")
+    on.reference[updates] = scale[place][updates]
+    rows = places.are("param_grad", "state", "update", direction="optimizer")
+    on.reference[rows] = np.maximum(on.reference, times[place] * on.scale)[rows]
+    noise = np.zeros(width, np.bool_)
+    noise[places.parameter[grads][larger > _NOISE]] = True
+    return noise[places.parameter]
+
+
+def _upto(on: Ground, key: Ints, rows: Flags) -> Floats:
+    """Return the largest difference of the same key before each pair; NaN before the first."""
+    places = on.places
+    chosen = np.flatnonzero(rows)
+    by = chosen[np.lexsort((places.order[chosen], key[chosen], places.process[chosen]))]
+    found = np.full(len(on.e), np.nan)
+    if not len(by):
+        return found
+    of, process = key[by], places.process[by]
+    new = np.append([True], (of[1:] != of[:-1]) | (process[1:] != process[:-1]))
+    before = np.append([np.nan], running(on.e[by], np.cumsum(new))[:-1])
+    found[by] = np.where(new, np.nan, before)
+    return found
