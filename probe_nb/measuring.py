@@ -41,7 +41,8 @@ class Measuring(Recorder):
         self._chosen: dict[Watched, tuple[Extra, ...]] = {}
         self._by_inputs: set[Watched] = set()
         for each in self._wanted:
-            matching(watched, each.select)
+            if not matching(watched, each.select, must_match=False):
+                matching(watched, each.select)  # says what is there instead
 
     def _of(self, watched: Watched, names: Sequence[str]) -> list[Extra]:
         if watched.api or not watched.selected:

@@ -309,7 +309,7 @@ def leaves_of(rows: Iterable[Line]) -> dict[tuple[str, str, str], list[str]]:
     found: dict[tuple[str, str, str], list[str]] = {}
     for line in rows:
         word = line.role.removeprefix("grad_")
-        if word in ("input", "output") and top_level(line.leaf):
+        if word in ("input", "output"):
             known = found.setdefault((line.model, line.module, word), [])
             if line.leaf not in known:
                 known.append(line.leaf)
@@ -323,8 +323,7 @@ def _number(line: Line, known: list[str]) -> str:
     monitor does not look into, have their own path.
     """
     leaf = line.leaf
-    if not top_level(leaf):
-        return f"_{leaf}"
-    if line.role.endswith("input") and leaf in known:
-        return f"_{known.index(leaf)}" if len(known) > 1 else ""
+    whole = [each for each in known if top_level(each)]
+    if line.role.endswith("input") and leaf in whole:
+        return f"_{whole.index(leaf)}" if len(whole) > 1 else ""
     return "" if known == ["0"] else f"_{leaf}"

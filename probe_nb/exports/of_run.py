@@ -40,12 +40,13 @@ def monitor_csv(
     files = CsvFolder(
         new_folder(base, rank), layout, ndigits=ndigits, steps_per_file=steps_per_file
     )
+    told = any(site.leaf.startswith("before.") for site in columns.tables.sites.values)
     kept: tuple[int, list[Line]] = (-1, [])
     for step in _steps(columns):
         rows = lines(columns, [step])
         before = kept[1] if kept[0] == step - 1 else []
         files.write(Sheets([*rows, *before], Shares(columns, rows, eps), layout).tables())
-        kept = step, _kept(rows)
+        kept = step, [] if told else _kept(rows)
     return files.path
 
 
@@ -57,16 +58,10 @@ def _steps(columns: Columns) -> list[int]:
 
 
 def _kept(rows: Sequence[Line]) -> list[Line]:
-    """Return what an optimizer kept after a step, as what it kept before the next one.
-
-    A run that was recorded for it says so itself: then there is nothing to be done.
-    """
-    states = [each for each in rows if each.role == "state"]
-    if any(each.leaf.startswith("before.") for each in states):
-        return []
+    """Return what an optimizer kept after a step, as what it kept before the next one."""
     changed: dict[str, Any] = {"direction": "forward"}
     return [
         each._replace(step=each.step + 1, leaf=f"before.{each.leaf}", **changed)
-        for each in states
-        if each.direction == "optimizer"
+        for each in rows
+        if each.role == "state" and each.direction == "optimizer"
     ]

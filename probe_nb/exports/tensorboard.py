@@ -21,14 +21,54 @@ class BoardError(ImportError):
     """TensorBoard files were asked for, and the library that writes them is not there."""
 
 
-def _library() -> Any:
+def _library(name: str) -> Any:
     try:
-        return importlib.import_module("tensorboardX")
+        return importlib.import_module(name)
     except ImportError as error:
         raise BoardError(
             "tensorboardX writes TensorBoard's files and is not installed: "
             "`pip install probe-nb[tensorboard]`."
         ) from error
+
+
+class Events:
+    """One event file. tensorboardX would change names that have a colon or a bracket."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = _library("tensorboardX").FileWriter(str(folder))
+        self._summary = _library("tensorboardX.proto.summary_pb2")
+
+    def scalar(self, tag: str, value: float, step: int) -> None:
+        """Write one number."""
+        self._write(self._summary.Summary.Value(tag=tag, simple_value=value), step)
+
+    def histogram(self, tag: str, line: Line, histogram: Histogram) -> None:
+        """Write the histogram of the finite elements of a row."""
+        limits, counts = buckets(histogram)
+        total = sum(counts)
+        if not total or line.mean is None or line.l2 is None:
+            return
+        made = self._summary.HistogramProto(
+            min=line.min,
+            max=line.max,
+            num=total,
+            sum=line.mean * total,
+            sum_squares=line.l2**2,
+            bucket_limit=limits,
+            bucket=counts,
+        )
+        self._write(self._summary.Summary.Value(tag=tag, histo=made), line.step)
+
+    def _write(self, value: Any, step: int) -> None:
+        self._file.add_summary(self._summary.Summary(value=[value]), step)
+
+    def flush(self) -> None:
+        """Have everything in the file."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
 
 class Board:
@@ -39,89 +79,68 @@ class Board:
     """
 
     def __init__(self, folder: Path) -> None:
+        _library("tensorboardX")
         self._folder = folder
-        self._make = _library().SummaryWriter
-        self._writers: dict[str, Any] = {}
-
-    def writer(self, name: str) -> Any:
-        """Return the writer of one table."""
-        if name not in self._writers:
-            self._writers[name] = self._make(str(self._folder / name))
-        return self._writers[name]
+        self._events: dict[str, Events] = {}
 
     def write(self, tables: Mapping[str, Iterable[Row]], layout: Layout) -> None:
         """Write the numbers of tables, one line over steps each: `vp0:fc.output:micro0/min`."""
         for table, rows in tables.items():
-            writer = self.writer(table)
+            if table not in self._events:
+                self._events[table] = Events(self._folder / table)
+            events = self._events[table]
             ops = FEATURES.get(table, layout.ops)
             for row in rows:
                 micro = "" if row.micro_step is None else f":micro{row.micro_step}"
                 tag = f"vp{row.vpp_stage}:{row.name}{micro}"
                 for op, value in zip(ops, row.values, strict=True):
                     if op not in _NO_NUMBERS and value is not None:
-                        writer.add_scalar(f"{tag}/{op}", value, row.step)
-            writer.flush()
+                        events.scalar(f"{tag}/{op}", value, row.step)
+            events.flush()
 
     def close(self) -> None:
         """Close every file."""
-        for writer in self._writers.values():
-            writer.close()
-        self._writers.clear()
+        for events in self._events.values():
+            events.close()
+        self._events.clear()
 
 
 def write_run(columns: Columns, folder: Path) -> None:
     """Write every row of a run: its statistics, counts that are not 0, and its histogram."""
-    board = Board(folder)
+    events = Events(folder)
     try:
-        writer = board.writer("")
         used: dict[tuple[str, int], int] = {}
         for line in lines(columns):
             if line.measured:
-                _write_row(writer, columns, line, used)
+                _write_row(events, columns, line, used)
     finally:
-        board.close()
+        events.close()
 
 
-def _write_row(writer: Any, columns: Columns, line: Line, used: dict[tuple[str, int], int]) -> None:
+def _write_row(
+    events: Events, columns: Columns, line: Line, used: dict[tuple[str, int], int]
+) -> None:
     tag = _tag(line)
     again = used.get((tag, line.step), 0)
     used[tag, line.step] = again + 1
     tag += f"#{again}" if again else ""
     for name in STATISTICS:
         if (value := getattr(line, name)) is not None:
-            writer.add_scalar(f"{tag}/{name}", value, line.step)
+            events.scalar(f"{tag}/{name}", value, line.step)
     for name in _COUNTS:
         if count := getattr(line, name):
-            writer.add_scalar(f"{tag}/{name}", count, line.step)
+            events.scalar(f"{tag}/{name}", count, line.step)
     histogram = columns.histogram(line.label)
-    if histogram is not None and line.numel != 1 and line.mean is not None:
-        _write_histogram(writer, f"{tag}/histogram", line, histogram)
+    if histogram is not None and line.numel != 1:
+        events.histogram(f"{tag}/histogram", line, histogram)
 
 
 def _tag(line: Line) -> str:
-    """Return `layers.0.fc/output.0`, or with the model in front where it has a name of its own."""
+    """Return `layers.0.fc/forward.output.0`, with the model in front where it has a name."""
     module = line.module or "(root)"
     where = module if line.model in ("", "model") else f"{line.model}/{module}"
     api = f"/{line.api}" if line.api else ""
     return f"{where}{api}/{line.direction}.{line.role}.{line.leaf}"
-
-
-def _write_histogram(writer: Any, tag: str, line: Line, histogram: Histogram) -> None:
-    limits, counts = buckets(histogram)
-    total = sum(counts)
-    if not total or line.min is None or line.max is None or line.l2 is None or line.mean is None:
-        return
-    writer.add_histogram_raw(
-        tag,
-        min=line.min,
-        max=line.max,
-        num=total,
-        sum=line.mean * total,
-        sum_squares=line.l2**2,
-        bucket_limits=limits,
-        bucket_counts=counts,
-        global_step=line.step,
-    )
 
 
 def buckets(histogram: Histogram) -> tuple[list[float], list[int]]:

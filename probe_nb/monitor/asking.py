@@ -15,6 +15,7 @@ from probe_nb.exports.layout import FEATURES, Layout
 from probe_nb.exports.monitor_csv import moment, new_folder
 from probe_nb.monitor.settings import LARGEST, Settings
 from probe_nb.run import Run
+from probe_nb.terms import ROOT_LABEL
 
 _FOLDER: Final = re.compile(r"(?P<stamp>[A-Z][a-z]{2}\d{2}_\d{2}-\d{2}-\d{2})-rank(?P<rank>\d+)-")
 NEVER: Final = [2**29]
@@ -89,7 +90,7 @@ def _extras(settings: Settings) -> dict[str, Any]:
     for hook, modules in settings.features.items():
         patterns = [_plain(each) for each in modules] or ["*"]
         if hook == "linear_hook" and not modules:
-            patterns = ["*", "!type:Embedding"]
+            patterns = ["*", "!type:Embedding", "!type:EmbeddingBag"]
         found |= dict.fromkeys(names[hook], patterns)
     return found
 
@@ -100,7 +101,9 @@ def _select(settings: Settings, *, several: bool) -> list[str] | None:
         return None
     found = []
     for target in settings.targets:
-        path = target.replace(":", ".", 1) if several and _staged(target) else _plain(target)
+        path = _plain(target)
+        if several and _staged(target) and path != ROOT_LABEL:
+            path = target.replace(":", ".", 1)
         found += [path, f"{path}*"] if settings.watches_parameters else [path]
     for modules in settings.features.values():
         found += [_plain(each) for each in modules]
@@ -113,7 +116,7 @@ def _staged(target: str) -> bool:
 
 def _plain(target: str) -> str:
     """Return a target without its stage, `0:fc1`; the root has no name of its own."""
-    return (target.partition(":")[2] if _staged(target) else target) or "(root)"
+    return (target.partition(":")[2] if _staged(target) else target) or ROOT_LABEL
 
 
 # -- what is written -------------------------------------------------------------------------

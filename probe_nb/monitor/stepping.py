@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -13,6 +13,9 @@ from probe_nb.doors import start
 from probe_nb.errors import notify
 from probe_nb.run import Run
 from probe_nb.session import sessions, stop
+
+_NO_END: Final = 2**30
+"""Forwards in a step: it ends where the monitor says so, and nowhere else."""
 
 
 class Recorded:
@@ -28,7 +31,7 @@ class Recorded:
         """Open a session; what `start` raises is raised."""
         if optimizer is not None:
             options["optimizer"] = optimizer
-        self.run: Run = start(model, live=False, **options)
+        self.run: Run = start(model, live=False, micro_batches=_NO_END, **options)
         self._stepped = stepped
         self._optimizer = None if optimizer is None else weakref.ref(optimizer)
         self._hook = None
