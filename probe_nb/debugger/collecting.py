@@ -59,11 +59,16 @@ def _apis(settings: Settings) -> list[str] | None:
 
 
 def _keep(settings: Settings) -> Keep | None:
-    """Return what is kept whole until the files of the step are written."""
+    """Return what is kept whole, and written as it comes: a script that is killed loses little."""
     if not settings.keeps_tensors or settings.task == "structure":
         return None
-    names = settings.tensor_list or None
-    return Keep("*", names=names, roles=[*settings.roles, "value"], memory=None)
+    return Keep(
+        "*",
+        names=settings.tensor_list or None,
+        roles=[*settings.roles, "value"],
+        folder=settings.dump_path,
+        files="pt",
+    )
 
 
 def empty_run(settings: Settings) -> Run:
@@ -85,7 +90,11 @@ class Collection:
         run: Run,
         rank: Callable[[], int | None],
     ) -> None:
-        """Be ready; nothing is seen before `resume`. `rank` is asked when files are written."""
+        """Be ready; nothing is seen before `resume`. `rank` is asked when files are written.
+
+        Raises:
+            ConfigError: The folder cannot be made.
+        """
         self.settings = settings
         self._models = dict(models)
         self._ids = {name: id(each) for name, each in models.items()}
@@ -93,6 +102,7 @@ class Collection:
         self._run = run
         self._rank = rank
         self._folder = folders.Folder(settings, number, run)
+        self._folder.make(rank())
         self._pid = os.getpid()
         self._session: Session | None = None
         self._alone: Range | None = None

@@ -137,7 +137,7 @@ class PrecisionDebugger:
         _life().count_from(step)
 
     @classmethod
-    def register_custom_api(cls, module: Any, api_name: str, api_prefix: str | None = None) -> None:
+    def register_custom_api(cls, module: Any, api_name: Any, api_prefix: Any = None) -> None:
         """Collect calls of a function of yours, `module.api_name`, at the levels L1 and mix.
 
         Args:
@@ -188,7 +188,7 @@ class PrecisionDebugger:
         )
 
 
-def module_dump(module: Any, module_name: str) -> None:
+def module_dump(module: Any, module_name: Any) -> None:
     """Collect one module as a black box, under a name, until `module_dump_end`.
 
     Its inside and everything else are silent meanwhile.

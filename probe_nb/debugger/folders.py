@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 
 from probe_nb.debugger.config import Settings
 from probe_nb.dump import writer
+from probe_nb.dump.folders import folder_of
+from probe_nb.errors import ConfigError, notify
 from probe_nb.run import Run
 
 _NO_RANK = -1
@@ -21,28 +24,63 @@ class Folder:
         self._step = step
         self._run = run
         self._root = Path(settings.dump_path).expanduser().absolute()
-        self._place: Path | None = None
+        self._places: list[Path] = []
+
+    def make(self, rank: int | None) -> None:
+        """Make the folder: one that cannot be made is told before anything is collected.
+
+        Raises:
+            ConfigError: It cannot be made.
+        """
+        try:
+            self._place(rank).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"`dump_path` is `{self._settings.dump_path}`, in which no folder can be made: "
+                f"{error}"
+            ) from None
+
+    def _place(self, rank: int | None) -> Path:
+        place = self._root / folder_of(self._step, _number(rank))
+        if place not in self._places:
+            self._places.append(place)
+        return place
 
     def write(self, rank: int | None) -> None:
-        """Write the files."""
-        number = _NO_RANK if rank is None else rank
-        place = self._root / writer.folder_of(self._step, number)
-        if self._place not in (None, place):
-            self._moved(place)
+        """Write the files; what keeps them from it is told, and nobody's training ends for it."""
+        try:
+            self._write(self._place(rank))
+        except Exception as error:
+            text = f"the files of step {self._step} could not be written: {error!r}"
+            self._run.info.notices.append(text)
+            notify(f"probe_nb: {text}. The run in memory is whole: `debugger.run`.")
+
+    def _write(self, place: Path) -> None:
+        self._run.flush()
+        for earlier in self._places:
+            if earlier != place and earlier.is_dir():
+                _moved(earlier, place)
         place.mkdir(parents=True, exist_ok=True)
-        self._place = place
+        settings = self._settings
         how = writer.wanted(
             self._run,
-            task=self._settings.task,
-            extra_info=self._settings.extra_info,
-            files=self._settings.keeps_tensors,
+            task=settings.task,
+            extra_info=settings.extra_info,
+            files=settings.keeps_tensors,
         )
-        recorded = _NO_RANK if self._run.info.rank is None else self._run.info.rank
-        self._run.flush()
-        writer.write_into(self._run, place, how, step=self._step, rank=recorded)
+        rank = _number(self._run.info.rank)
+        writer.write_into(self._run, place, how, step=self._step, rank=rank)
 
-    def _moved(self, place: Path) -> None:
-        """Move what was written before the rank was known."""
-        if self._place is not None and self._place.is_dir():
-            shutil.rmtree(place, ignore_errors=True)
-            self._place.rename(place)
+
+def _number(rank: int | None) -> int:
+    return _NO_RANK if rank is None else rank
+
+
+def _moved(earlier: Path, place: Path) -> None:
+    """Move what was written before the rank was known."""
+    for path in [each for each in earlier.rglob("*") if each.is_file()]:
+        target = place / path.relative_to(earlier)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.replace(target)
+    with contextlib.suppress(OSError):
+        shutil.rmtree(earlier)

@@ -27,7 +27,7 @@ class Life:
         self.settings = reads()
         self._signature = _signature(path)
         self.run = empty_run(self.settings)
-        self._first_step, self._steps = 0, 0
+        self._first_step, self._steps, self._collected = 0, 0, 0
         self._rank_id: int | None = None
         self._models: dict[str, weakref.ref[nn.Module]] = {}
         self._collection: Collection | None = None
@@ -82,6 +82,8 @@ class Life:
         collection, self._collection = self._collection, None
         if collection is not None:
             collection.end()
+            self._collected += 1
+            self.run.info.steps = self._collected
 
     # -- what is collected ----------------------------------------------------------------------
 

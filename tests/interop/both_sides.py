@@ -1,61 +1,76 @@
-"""A script written for msProbe, run by msProbe and, with its import changed, by us; and compared."""
+"""Scripts written for msProbe, run by msProbe and, with their import changed, by us; and compared."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import torch
 
-SCRIPTS = Path(__file__).parent / "scripts"
+HERE = Path(__file__).parent
 TORCH = "/site-packages/torch/"
 THEIRS, OURS = "from msprobe.pytorch import", "from probe_nb.debugger import"
 
 
-def printed(python: str | Path, script: str, cwd: Path) -> str:
-    """Run a script in its folder, and return what it printed."""
-    found = subprocess.run(
-        [str(python), script],
-        cwd=cwd,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert found.returncode == 0, f"{found.stdout[-3000:]}\n{found.stderr[-6000:]}"
-    return found.stdout
+def run_both(python: str | Path, jobs: dict[str, tuple[str, dict[str, Any]]], folder: Path) -> None:
+    """Run scripts on both sides, each with its configuration in a folder of its own.
+
+    Job `name` leaves the folders `name/ours` and `name/theirs`.
+    """
+    for name, (_, config) in jobs.items():
+        for side in ("ours", "theirs"):
+            made = folder / name / side
+            shutil.copytree(HERE / "scripts", made)
+            written = json.dumps({"dump_path": "./dump_path"} | config)
+            (made / "config.json").write_text(written, encoding="utf-8")
+        for script in (folder / name / "ours").glob("*.py"):
+            text = script.read_text(encoding="utf-8").replace(THEIRS, OURS)
+            script.write_text(text, encoding="utf-8")
+    sides = (("ours", sys.executable, "probe_nb.debugger"), ("theirs", python, "msprobe.pytorch"))
+    for side, interpreter, module in sides:
+        todo = [(f"{job[0]}.py", str(folder / name / side)) for name, job in jobs.items()]
+        done = subprocess.run(
+            [str(interpreter), "-m", "tests.interop.runner", module, json.dumps(todo)],
+            cwd=HERE.parent.parent,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+        said = [done.stderr[-3000:], *(_failure(Path(at)) for _, at in todo)]
+        assert done.returncode == 0, "\n".join(said)
 
 
-def run_both(name: str, folder: Path, msprobe: str | Path, **config: Any) -> tuple[Path, Path]:
-    """Run a script on both sides, each in a folder of its own, and return these."""
-    mine, real = folder / "ours", folder / "theirs"
-    for side in (mine, real):
-        shutil.copytree(SCRIPTS, side)
-        if config:
-            (side / "config.json").write_text(json.dumps({"dump_path": "./dump_path"} | config))
-    for script in mine.glob("*.py"):
-        script.write_text(script.read_text(encoding="utf-8").replace(THEIRS, OURS), encoding="utf-8")
-    (mine / "printed").write_text(printed(sys.executable, f"{name}.py", cwd=mine))
-    (real / "printed").write_text(printed(msprobe, f"{name}.py", cwd=real))
-    return mine, real
+def _failure(folder: Path) -> str:
+    """Return what a script that failed has printed last."""
+    printed = folder / "printed"
+    text = printed.read_text(errors="replace") if printed.exists() else ""
+    return f"{folder}: {text[-3000:]}" if "Traceback (most recent" in text else ""
 
 
-def differences(mine: Path, real: Path, *, dump: str = "dump_path") -> list[str]:
-    """Return in words how our folder differs from msProbe's, file by file and key by key."""
+# -- what differs -------------------------------------------------------------------------------
+
+
+def differences(folder: Path) -> list[str]:
+    """Return in words how our dump differs from msProbe's, file by file and key by key."""
     found = []
-    ours, theirs = (_files(side / dump) for side in (mine, real))
+    mine, real = folder / "ours", folder / "theirs"
+    ours, theirs = (_files(side / "dump_path") for side in (mine, real))
     for path in sorted({*ours, *theirs}):
         if path not in ours or path not in theirs:
             found.append(f"{path}: only {'theirs' if path in theirs else 'ours'}")
         elif path.endswith(".json"):
             one, other = (_json(*each) for each in ((ours[path], mine), (theirs[path], real)))
             found += [f"{path}: {each}" for each in _differ(one, other, "")]
+            found += [f"{path}: {each}" for each in _orders(one, other)]
         elif path.endswith(".pt"):
             found += [f"{path}: {each}" for each in _tensors(ours[path], theirs[path])]
     return found
@@ -72,15 +87,22 @@ def _files(root: Path) -> dict[str, Path]:
 
 def _json(path: Path, side: Path) -> Any:
     """Read a file; places in it count from the folder of its side, and torch's own are left out."""
-    read = json.loads(path.read_text(encoding="utf-8").replace(str(side), "."))
+    text = path.read_text(encoding="utf-8").replace(str(side), ".")
+    read = json.loads(re.sub(r"/proc\d+/", "/proc/", text))
     if path.name == "stack.json":
         stacks = ((name, stack) for names, stack in read.values() for name in names)
-        return {name: [line for line in stack if TORCH not in line] for name, stack in stacks}
-    if "dump_data_dir" in read:
-        read["dump_data_dir"] = read["dump_data_dir"] is not None
-    if path.name == "dump.json":
-        read["order"] = list(read["data"])
+        hidden = (TORCH, "tests/interop/runner.py", "<frozen runpy>")
+        return {n: [line for line in s if not any(h in line for h in hidden)] for n, s in stacks}
     return read
+
+
+def _orders(one: Any, other: Any) -> list[str]:
+    """Compare the order of forwards; that of gradients is a matter of the hooks that see them."""
+    orders = [
+        [key for key in each.get("data", {}) if "forward" in key and key in both.get("data", {})]
+        for each, both in ((one, other), (other, one))
+    ]
+    return [] if orders[0] == orders[1] else [f"/order ours {orders[0]}, theirs {orders[1]}"]
 
 
 def _differ(one: Any, other: Any, where: str, scale: float = 0.0) -> list[str]:
@@ -111,9 +133,8 @@ def _same(one: Any, other: Any, scale: float) -> bool:
 
 
 def _tensors(one: Path, other: Path) -> list[str]:
-    import torch
-
     a, b = (torch.load(each, weights_only=True) for each in (one, other))
-    if a.dtype != b.dtype or a.shape != b.shape or a.requires_grad != b.requires_grad:
-        return [f"ours {a.dtype} {list(a.shape)} {a.requires_grad}, theirs {b.dtype} {list(b.shape)} {b.requires_grad}"]
+    said = [f"{t.dtype} {list(t.shape)} {t.requires_grad}" for t in (a, b)]
+    if said[0] != said[1]:
+        return [f"ours {said[0]}, theirs {said[1]}"]
     return [] if torch.allclose(a, b, rtol=1e-6, atol=1e-7) else ["other elements"]
