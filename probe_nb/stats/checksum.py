@@ -17,7 +17,10 @@ from torch import Tensor
 
 from probe_nb.stats.layout import has_memory
 from probe_nb.stats.measurable import bare, modes_off
+from probe_nb.stats.summary import DENSE
 
+_PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+_keys: Final = torch._C._dispatch_keys
 _WORD: Final = 8
 _READ: Final = 0x100
 _memory: Final = ctypes.pythonapi.PyMemoryView_FromMemory
@@ -50,6 +53,8 @@ SUMS: Final[dict[str, Callable[[Tensor], str | None]]] = {"crc32": crc32, "xor":
 
 
 def _summed(t: Tensor, of: Callable[[list[Tensor]], str | None]) -> str | None:
+    if type(t) in _PLAIN and _keys(t).raw_repr() in DENSE and t.is_contiguous():
+        return of([t]) if not t.numel() or has_memory(t, t.numel()) else None
     with torch._C.DisableTorchFunction(), modes_off(), torch._C._InferenceMode(True):
         t, status = bare(t)
         if status not in ("ok", "empty"):
@@ -113,7 +118,7 @@ def _words(parts: list[Tensor]) -> str:
 
 
 def _value(t: Tensor) -> str:
-    value = t.item()
+    value: Any = t.item()
     if isinstance(value, int):  # a bool is one
         return f"0x{value & (2**64 - 1):016x}"
     return json.dumps(value) if isinstance(value, float) else _words([t])

@@ -35,7 +35,7 @@ _ORDINARY: Final = frozenset(
 
 _keys: Final = torch._C._dispatch_keys
 _Key: Final = torch._C.DispatchKey
-_TRACKED, _UNTRACKED = _DENSE = tuple(
+_TRACKED, _UNTRACKED = DENSE = tuple(
     functools.reduce(operator.or_, map(torch._C.DispatchKeySet, keys)).raw_repr()
     for keys in (
         (_Key.CPU, _Key.AutocastCPU, _Key.AutogradCPU, _Key.ADInplaceOrView),
@@ -97,7 +97,7 @@ class Reducer:
         activation or a gradient, not a parameter or a buffer.
         """
         plain = type(t) in _PLAIN and t.dtype in _ORDINARY
-        if plain and (keys := _keys(t).raw_repr()) in _DENSE:
+        if plain and (keys := _keys(t).raw_repr()) in DENSE:
             return self._taken(t, 0, self._reduce_dense, once=once and keys == _TRACKED)
         with torch._C.DisableTorchFunction(), modes_off():
             try:
