@@ -41,6 +41,10 @@ _WRITES: Final[dict[str, str]] = {
 }
 """Collectives, and the argument that each writes its result to."""
 
+_BATCH: Final = "batch_isend_irecv"
+_BY_IDENTITY: Final = ("isend", "irecv")
+"""Collectives that torch knows by what they are."""
+
 _READ_AS_WELL: Final = frozenset(("all_reduce", "broadcast", "reduce"))
 """Collectives that read what they write to."""
 
@@ -111,7 +115,11 @@ class Registered:
             raise ConfigError(f"`{known}` has no function `{name}` that could be registered.")
         if any(each.owner is owner and each.name == name for each in self._replaced):
             return
-        ours: Any = self._wrapped(function, before, look)
+        self._replace(owner, name, self._wrapped(function, before, look), custom=custom)
+
+    def _replace(self, owner: Any, name: str, ours: Any, *, custom: bool) -> None:
+        before = vars(owner).get(name, _MISSING) if hasattr(owner, "__dict__") else _MISSING
+        vars(getattr(ours, "__func__", ours))[_MARK] = (self, before)
         self._replaced.append(Replaced(owner, name, before, ours, custom))
         setattr(owner, name, ours)
 
@@ -125,7 +133,6 @@ class Registered:
             __tracebackhide__ = True
             return run(inner, look, args, kwargs)
 
-        vars(call)[_MARK] = (self, before)
         return call if kind is None else kind(call)
 
     def running(self) -> bool:
@@ -157,8 +164,9 @@ class Registered:
             result = function(*args, **kwargs)
         finally:
             self.running_rows.pop(thread, None)
-        work = isinstance(result, _work())
-        self._observer.end(begun, result if seen.graph else None, late=work)
+        running = result if isinstance(result, list) else [result]
+        late = not seen.graph and any(isinstance(each, _work()) for each in running)
+        self._observer.end(begun, result if seen.graph else None, late=late)
         return result
 
     def add_built_in(self) -> None:
@@ -167,10 +175,7 @@ class Registered:
         joined = distributed.is_available() and distributed.is_initialized()
         if joined and "torch" not in self._built_in:
             self._built_in.add("torch")
-            for owner in (distributed, distributed.distributed_c10d):
-                for name, written in _WRITES.items():
-                    if hasattr(owner, name):
-                        self.add(owner, name, _of_collective(getattr(owner, name), written))
+            self._add_collectives(distributed)
         if "mindspeed" not in self._built_in and "mindspeed.ops" in sys.modules:
             self._built_in.add("mindspeed")
             for owner, name in _mindspeed():
@@ -179,6 +184,21 @@ class Registered:
         if "triton" not in self._built_in and kernels is not None:
             self._built_in.add("triton")
             self.add(kernels, "run", _of_kernel)
+
+    def _add_collectives(self, distributed: Any) -> None:
+        """Register what `torch.distributed` has, under both of its names.
+
+        Of a `P2POp` torch asks whether its function *is* `isend`. So that one is replaced where
+        people call it from alone, and an operation holds the function itself, also for later.
+        """
+        inner = distributed.distributed_c10d
+        for owner in (distributed, inner):
+            for name, written in _WRITES.items():
+                if hasattr(owner, name) and not (owner is inner and name in _BY_IDENTITY):
+                    self.add(owner, name, _of_collective(getattr(owner, name), written))
+            self.add(owner, _BATCH, _of_batch)
+        for name in ("__new__", "__init__"):
+            self._replace(inner.P2POp, name, _with_itself(vars(inner.P2POp)[name]), custom=False)
 
     def restore(self, owner: Any = None, name: str | None = None, *, custom: bool = False) -> int:
         """Put back what was there, of all names or one; return how many there were.
@@ -251,6 +271,32 @@ def _of_collective(function: Any, written: str) -> Look:
         return Seen(f"Distributed.{own}", read, named_, into, graph=False)
 
     return look
+
+
+def _of_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
+    """Return what to look at around several sends and receives at once."""
+    operations = args[0] if args else kwargs["p2p_op_list"]
+    sends = [each.op.__name__ == "isend" for each in operations]
+    tensors = [{"tensor": each.tensor} for each in operations]
+    sent, got = (
+        [each if send is wanted else None for each, send in zip(tensors, sends, strict=True)]
+        for wanted in (True, False)
+    )
+    return Seen(f"Distributed.{_BATCH}", (sent,), {}, got, graph=False)
+
+
+def _with_itself(before: Any) -> Any:
+    """Return a constructor of operations that hold no function of ours, but the one behind it."""
+    inner = getattr(before, "__func__", before)
+
+    @functools.wraps(inner)
+    def made(itself: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        while _mark(op) is not None:
+            op = op.__wrapped__
+        return inner(itself, op, *args, **kwargs)
+
+    return staticmethod(made) if isinstance(before, staticmethod) else made
 
 
 def _of_kernel(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:

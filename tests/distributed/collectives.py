@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import P2POp, irecv, isend
 
 import probe_nb as probe
 from tests.models import no_faults
@@ -38,15 +39,35 @@ def used(rank: int, world: int) -> list[list[float]]:
     return [t.tolist() for t in (summed, sent, *gathered, whole, piece, got, later)]
 
 
+def ring(rank: int, world: int) -> tuple[list[P2POp], torch.Tensor]:
+    """Return what sends to the next process and receives from the one before it."""
+    own, arrives = torch.full((2,), rank + 5.0), torch.zeros(2)
+    send, receive = (dist.isend, dist.irecv) if rank else (isend, irecv)
+    return [
+        P2POp(send, own, (rank + 1) % world),
+        P2POp(receive, arrives, (rank - 1) % world),
+    ], arrives
+
+
+def passed_on(operations: list[P2POp], arrives: torch.Tensor) -> list[float]:
+    """Run them, and return what arrived."""
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    return arrives.tolist()
+
+
 def collectives() -> dict[str, Any]:
     """Call them without and with a watch; say what was replaced, and what was seen."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    names = ("all_reduce", "broadcast", "all_gather", "scatter", "send", "recv")
+    names = ("all_reduce", "broadcast", "all_gather", "scatter", "send", "recv", "isend", "irecv")
+    names = (*names, "batch_isend_irecv")
+    made = P2POp.__new__, P2POp.__init__
     before = [(getattr(dist, n), getattr(dist.distributed_c10d, n)) for n in names]
     bare = used(rank, world)
     with no_faults(), probe.watch(level="api", apis="core", live=False) as run:
         replaced = dist.all_reduce is not before[0][0]
         seen = used(rank, world)
+        batch, later = passed_on(*ring(rank, world)), ring(rank, world)
     with probe.watch(torch.nn.Linear(1, 1), live=False):
         at_module_level = dist.all_reduce is not before[0][0]
     after = [(getattr(dist, n), getattr(dist.distributed_c10d, n)) for n in names]
@@ -55,6 +76,7 @@ def collectives() -> dict[str, Any]:
         "bare": bare,
         "seen": seen,
         "replaced": (replaced, at_module_level, after == before),
+        "operations": (batch, passed_on(*later), made == (P2POp.__new__, P2POp.__init__)),
         "rank": run.info.rank,
         "rows": rows.to_dict("records"),
     }

@@ -63,3 +63,14 @@ def test_the_output_of_a_call_that_still_runs_is_absent(two):
         ]
         assert rows[0]["max"] == number + 1
         assert rank["rank"] == number
+
+
+def test_operations_in_a_batch_are_those_of_torch_before_in_and_after_the_watch(two):
+    for number, rank in enumerate(two):
+        came = [6.0 - number] * 2
+        assert rank["operations"] == (came, came, True)
+        rows = [r for r in rank["rows"] if r["api"] == "Distributed.batch_isend_irecv"]
+        assert [(r["role"], r["leaf"], r["status"], r["max"]) for r in rows] == [
+            ("input", "0.0.tensor", "ok", number + 5.0),
+            ("output", "1.tensor", "unsupported", None),
+        ]
