@@ -288,6 +288,8 @@ def _no_argument(magic: str, line: str, instead: str = "`%probe_start model`") -
 
 def _title(run: Run) -> str:
     models = ", ".join(f"{name} · {kind}" for name, kind in run.info.models.items())
+    if run.info.config["level"] == "debug":
+        return "what is saved by name"
     return models or "functions of torch"
 
 
