@@ -22,20 +22,20 @@ THEIRS, OURS = "from msprobe.pytorch import", "from probe_nb.debugger import"
 def run_both(python: str | Path, jobs: dict[str, tuple[str, dict[str, Any]]], folder: Path) -> None:
     """Run scripts on both sides, each with its configuration in a folder of its own.
 
-    Job `name` leaves the folders `name/ours` and `name/theirs`.
+    Job `name` leaves `ours` and `theirs` in the folder that `at` tells.
     """
     for name, (_, config) in jobs.items():
         for side in ("ours", "theirs"):
-            made = folder / name / side
+            made = at(folder, name) / side
             shutil.copytree(HERE / "scripts", made)
             written = json.dumps({"dump_path": "./dump_path"} | config)
             (made / "config.json").write_text(written, encoding="utf-8")
-        for script in (folder / name / "ours").glob("*.py"):
+        for script in (at(folder, name) / "ours").glob("*.py"):
             text = script.read_text(encoding="utf-8").replace(THEIRS, OURS)
             script.write_text(text, encoding="utf-8")
     sides = (("ours", sys.executable, "probe_nb.debugger"), ("theirs", python, "msprobe.pytorch"))
     for side, interpreter, module in sides:
-        todo = [(f"{job[0]}.py", str(folder / name / side)) for name, job in jobs.items()]
+        todo = [(f"{job[0]}.py", str(at(folder, name) / side)) for name, job in jobs.items()]
         done = subprocess.run(
             [str(interpreter), "-m", "tests.interop.runner", module, json.dumps(todo)],
             cwd=HERE.parent.parent,
@@ -45,8 +45,13 @@ def run_both(python: str | Path, jobs: dict[str, tuple[str, dict[str, Any]]], fo
             timeout=280,
             check=False,
         )
-        said = [done.stderr[-3000:], *(_failure(Path(at)) for _, at in todo)]
+        said = [done.stderr[-3000:], *(_failure(Path(where)) for _, where in todo)]
         assert done.returncode == 0, "\n".join(said)
+
+
+def at(folder: Path, name: str) -> Path:
+    """Return the folder of a job; msProbe refuses a path with a space in it."""
+    return folder / re.sub(r"\W+", "-", name)
 
 
 def _failure(folder: Path) -> str:
