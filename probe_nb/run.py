@@ -12,6 +12,7 @@ from typing import Any
 
 from probe_nb.answers import Answers
 from probe_nb.config import MEMORY
+from probe_nb.dump import source
 from probe_nb.errors import SessionStateError
 from probe_nb.exports import of_run
 from probe_nb.grammar import Memory, Steps, as_bytes
@@ -300,7 +301,7 @@ def load(path: str | os.PathLike[str], *, memory: Memory = MEMORY) -> Run:
     if Path(path).expanduser().is_dir():
         return Run(*streamed(Path(path).expanduser().absolute()))
     columns, info = files.load(path, as_bytes(memory))
-    run = Run(info, columns, files.kept(path))
+    run = Run(info, columns, source.reopened(files.kept(path), info))
     run.call_table = files.table(path, beside.CALLS, Calls.from_table) or run.call_table
     run.value_table = files.table(path, beside.VALUES, Values.from_table) or run.value_table
     return run

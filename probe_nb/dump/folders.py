@@ -43,6 +43,11 @@ class Folder:
     dumps: tuple[str, ...] = (DUMP, DEBUG)
     arrays: tuple[str, ...] = field(default=())
 
+    @property
+    def number(self) -> int:
+        """The rank as records have it, -1 where there is none."""
+        return -1 if self.rank is None else self.rank
+
     def file(self, name: str) -> Path:
         """Return the path of one of its files."""
         return self.path / name

@@ -54,6 +54,8 @@ def read(path: Path, *, step: Steps = None, rank: Steps = None, budget: int | No
     reports = Reports(notices)
     found = _chosen(folders.find(path, reports), path, step, rank)
     reader = Reader(budget, notices, reports)
+    if step is not None or rank is not None:
+        reader.chosen = [[each.step, each.number] for each in found]
     with bar(sum(map(_size, found))) as progress:
         for each in found:
             reader.read(each, progress)
@@ -95,6 +97,7 @@ class Reader:
 
     Attributes:
         files: How many files of records, and arrays, were read.
+        chosen: The steps and ranks that were asked for, None for all.
     """
 
     def __init__(self, budget: int | None, notices: list[str], reports: Reports) -> None:
@@ -106,6 +109,7 @@ class Reader:
         self._header: dict[str, Any] = {}
         self._wrapped: dict[str, str] = {}
         self._listed = False
+        self.chosen: list[list[int]] | None = None
 
     def read(self, folder: Folder, progress: Progress) -> None:
         """Read what one process wrote in one step."""
@@ -173,7 +177,8 @@ class Reader:
 
     def _config(self, path: Path) -> dict[str, Any]:
         said = {name: _said(self._header.get(name)) for name in ("task", "level", "framework")}
-        dump = {"path": str(path.absolute()), **said}
+        dump: dict[str, Any] = {"path": str(path.absolute()), **said}
+        dump |= {} if self.chosen is None else {"chosen": self.chosen}
         return {
             "level": LEVELS.get(said["level"], said["level"]),
             "roles": list(_ROLES),

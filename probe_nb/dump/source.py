@@ -14,9 +14,10 @@ from probe_nb.dump.numbers import OURS
 from probe_nb.dump.records import backward_of, call_of, site_of, site_of_saved
 from probe_nb.dump.tensor_files import TensorFile, bytes_in, refusal
 from probe_nb.dump.walk import Entry, Walk
+from probe_nb.store.keeping import Tensors
 from probe_nb.store.kept import KEPT, Kept
 from probe_nb.store.table import ABSENT
-from probe_nb.terms import Site
+from probe_nb.terms import RunInfo, Site
 
 MARK: Final = "msProbe"
 
@@ -33,8 +34,36 @@ class DumpSource:
         self._parts = tuple(parts)
 
     def read(self) -> list[Kept]:
-        """Return what is known of them; files are opened when one is asked for."""
+        """Return what is known of them; files are opened when one is asked for.
+
+        Raises:
+            FileNotFoundError: The dump is gone.
+        """
+        if not self.path.exists():
+            raise FileNotFoundError(f"There is no dump at `{self.path}`, in which tensors are.")
         return [kept for each in self._parts for kept in _in_folder(each)]
+
+
+def parts_of(info: RunInfo) -> list[Folder] | None:
+    """Return the folders that a run was read from, None if from none, or where they are gone."""
+    dump = info.config.get("dump")
+    if not isinstance(dump, dict) or not isinstance(dump.get("path"), str):
+        return None
+    path = Path(dump["path"])
+    if not path.exists():
+        return None
+    found, chosen = folders.find(path, lambda _: None), dump.get("chosen")
+    if not isinstance(chosen, list):
+        return found
+    return [each for each in found if [each.step, each.number] in chosen]
+
+
+def reopened(tensors: Tensors, info: RunInfo) -> Tensors:
+    """Return the tensors of a run that was saved: those of a dump are still in its folder."""
+    place = tensors.place
+    if place is None or place.mark != MARK:
+        return tensors
+    return Tensors(source=DumpSource(place.path, parts_of(info) or ()))
 
 
 def _in_folder(folder: Folder) -> Iterator[Kept]:
@@ -77,13 +106,13 @@ def _of_array(folder: Folder, name: str) -> Iterator[Kept]:
 
 
 def _kept(folder: Folder, site: Site, facts: Facts, call: int, backward: int) -> Kept:
-    about = {
-        name: getattr(site, name)
-        for name in ("model", "module", "api", "direction", "role", "leaf")
-        if name in Kept.__slots__
-    }
     return Kept(
-        **about,
+        model=site.model,
+        module=site.module,
+        api=site.api,
+        direction=site.direction,
+        role=site.role,
+        leaf=site.leaf,
         step=folder.step,
         micro_step=0,
         call=call,

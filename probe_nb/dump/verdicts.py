@@ -18,6 +18,7 @@ import pandas as pd
 from probe_nb.dump import folders, writer
 from probe_nb.dump.folders import Folder
 from probe_nb.dump.nesting import stack_lines
+from probe_nb.dump.source import parts_of
 from probe_nb.dump.tensor_files import as_array, refusal
 from probe_nb.dump.verdict_lines import NO_FILE, NOT_THERE, Line, lines_of
 from probe_nb.dump.verdict_matching import Mapped, matched
@@ -117,20 +118,18 @@ def _common(
 @contextlib.contextmanager
 def _on_disk(run: Records) -> Iterator[dict[At, Folder]]:
     """Give the folders of a run: those it was read from, or what msProbe would have written."""
-    dump = run.info.config.get("dump")
-    source = Path(dump["path"]) if isinstance(dump, dict) and "path" in dump else None
-    if source is not None and source.exists():
-        yield _folders(source)
+    parts = parts_of(run.info)
+    if parts is not None:
+        yield _by_place(parts)
         return
     with tempfile.TemporaryDirectory(prefix="probe_nb-") as name:
         path = Path(name) / "dump"
         writer.write(run, path, writer.wanted(run, ours=False))
-        yield _folders(path)
+        yield _by_place(folders.find(path, lambda _: None))
 
 
-def _folders(path: Path) -> dict[At, Folder]:
-    found = folders.find(path, lambda _: None)
-    return {(each.step, -1 if each.rank is None else each.rank): each for each in found}
+def _by_place(parts: Sequence[Folder]) -> dict[At, Folder]:
+    return {(each.step, each.number): each for each in parts}
 
 
 def _side(folder: Folder) -> _Side:

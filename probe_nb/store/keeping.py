@@ -156,6 +156,11 @@ class Tensors:
                 each.data = tensors.bytes_of(each)
         return type(self), (), {"_known": Listing(known), "_stays": self._stays}
 
+    @property
+    def place(self) -> Place | None:
+        """Where they stay when the run is saved, None if they would be saved with it."""
+        return self._stays
+
     def known(self) -> list[Kept]:
         """Return every tensor that was to be kept, in the order in which they came."""
         if self._source is not None:
