@@ -62,8 +62,9 @@ def _keep(settings: Settings) -> Keep | None:
     """Return what is kept whole, and written as it comes: a script that is killed loses little."""
     if not settings.keeps_tensors or settings.task == "structure":
         return None
+    has_roots = settings.level in ("L0", "mix")
     return Keep(
-        "*",
+        ["*", "!(root)"] if has_roots else "*",  # what is passed to `start` is left out
         names=settings.tensor_list or None,
         roles=[*settings.roles, "value"],
         folder=settings.dump_path,
