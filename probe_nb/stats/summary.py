@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from probe_nb import devices
+from probe_nb.devices import communication
 from probe_nb.stats.kernels import cpu, eager, gpu, host
 from probe_nb.stats.measurable import measurable, modes_off
 from probe_nb.stats.results import Drained, Results
@@ -88,6 +89,7 @@ class Reducer:
         self._known: dict[Hashable, int] = {}
         self._held: set[int] = set()
         self._gradients: dict[int, tuple[weakref.ref[Tensor], int, int]] = {}
+        self._begun: int | None = 0
         self._scratch = host.Scratch()
 
     def see(self, t: Tensor, *, once: bool) -> Seen:
@@ -117,7 +119,7 @@ class Reducer:
         if _graph_task() != -1:
             return self._taken_in_backward(t, zeros, reduce)
         key = self._key(t, zeros)
-        if (found := self._known.get(key, NONE)) != NONE:
+        if (found := self._known.get(key, NONE)) != NONE and self._unwritten():
             return _seen((found, "ok", True))
         self._known[key] = result = reduce(t, zeros)
         return _fresh(result)
@@ -131,13 +133,23 @@ class Reducer:
         owner: autograd would no longer add to that gradient in place.
         """
         known, version = self._gradients.get(id(t)), t._version
-        if known is not None and known[0]() is t and known[1] == version:
+        if known is not None and known[0]() is t and known[1] == version and self._unwritten():
             return _seen((known[2], "ok", True))
         if (result := reduce(t, zeros)) != NONE:
             if not self._gradients:  # torch does not swap tensors that are weakly referenced
                 _engine.queue_callback(self._gradients.clear)
             self._gradients[id(t)] = (weakref.ref(t), version, result)
         return _fresh(result)
+
+    def _unwritten(self) -> bool:
+        """Tell whether no collective has run since; else nothing counts as seen any more."""
+        begun = communication.begun()
+        if begun == self._begun is not None:
+            return True
+        self._begun = begun
+        self._known.clear()
+        self._gradients.clear()
+        return False
 
     def _key(self, t: Tensor, zeros: int) -> Hashable:
         """Name the elements of a tensor: their storage, where they lie in it, and its version.

@@ -56,6 +56,27 @@ def passed_on(operations: list[P2POp], arrives: torch.Tensor) -> list[float]:
     return arrives.tolist()
 
 
+class Summed(torch.nn.Module):
+    """A layer, the sum over all processes written over its output, and a layer that reads it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = torch.nn.Identity(), torch.nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x)
+        dist.all_reduce(hidden)
+        return self.last(hidden)
+
+
+def written_in_place(rank: int) -> dict[str, float]:
+    """Return the largest number that each layer was fed, seen at module level."""
+    model, given = Summed(), torch.full((3,), rank + 1.0)
+    with no_faults(), probe.watch(model, live=False, roles="input") as run, torch.no_grad():
+        model(given)
+    return dict(zip(run.df["module"].astype(str), run.df["max"].astype(float), strict=True))
+
+
 def collectives() -> dict[str, Any]:
     """Call them without and with a watch; say what was replaced, and what was seen."""
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -77,6 +98,7 @@ def collectives() -> dict[str, Any]:
         "seen": seen,
         "replaced": (replaced, at_module_level, after == before),
         "operations": (batch, passed_on(*later), made == (P2POp.__new__, P2POp.__init__)),
+        "written_in_place": written_in_place(rank),
         "rank": run.info.rank,
         "rows": rows.to_dict("records"),
     }

@@ -74,3 +74,8 @@ def test_operations_in_a_batch_are_those_of_torch_before_in_and_after_the_watch(
             ("input", "0.0.tensor", "ok", number + 5.0),
             ("output", "1.tensor", "unsupported", None),
         ]
+
+
+def test_what_a_collective_wrote_over_a_tensor_is_seen_at_module_level_too(two):
+    for number, rank in enumerate(two):
+        assert rank["written_in_place"] == {"": number + 1.0, "first": number + 1.0, "last": 3.0}
