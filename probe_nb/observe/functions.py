@@ -7,9 +7,9 @@ See docs/api-level.md for what a mode cannot see.
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
@@ -103,7 +103,7 @@ class Functions:
         self._counts: Counter[str] = Counter()
         self._sites: dict[tuple[Watched | None, str], Watched] = {}
         self._mode = _Mode(self)
-        self.place = Place(self._mode)
+        self.place = Place(self._mode, modules.knows)
         self._cramped = False
         self.values: Arguments | None = None
         """Records what is no tensor, where that is asked for."""
@@ -228,8 +228,8 @@ class Functions:
         clock, name, args = self._clock, seen.name, seen.args
         if not clock.begun and clock.root_forward(root=False):
             self._begins()
-        number = self._counts[name]
-        self._counts[name] = number + 1
+        counter = self._counts.get(name) or self._counts.setdefault(name, itertools.count())
+        number = next(counter)  # in one go: other threads count too
         choice = WHOLE if self._chosen is None else self._chosen.function(name, number, around)
         if choice.silent == "all":
             return None
@@ -245,7 +245,7 @@ class Functions:
         if self._inputs and choice.silent != "forward":
             for leaf, t in leaves:
                 self._sink.tensor(call, ("input", leaf), t)
-        if self.values is not None:
+        if self.values is not None and choice.silent != "forward":
             self.values.given(call, args, seen.kwargs, self._unread)
         entered = None
         flows = seen.graph and choice.silent != "backward" and self._gradients.reads
@@ -266,7 +266,7 @@ class Functions:
                     self._sink.absent(call, ("output", leaf), Facts.of(t), "unsupported")
                 else:
                     self._sink.tensor(call, ("output", leaf), t)
-        if self.values is not None and not late:
+        if self.values is not None and not late and call.choice.silent != "forward":
             self.values.returned(call, result, self._unread)
         if begun.entered is not None:
             self._gradients.leaving(call, begun.entered, leaves)

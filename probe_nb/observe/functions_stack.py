@@ -14,6 +14,7 @@ So the mode is away while a compiled model runs, and hears of that by hooks on a
 from __future__ import annotations
 
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain, repeat, starmap
@@ -29,6 +30,7 @@ from probe_nb.observe.compiled import beside
 _at: Final[Callable[[int], Any]] = torch._C._get_function_stack_at
 _length: Final[Callable[[], int]] = torch._C._len_torch_function_stack
 _pop: Final[Callable[[], Any]] = torch._C._pop_torch_function_stack
+_task: Final[Callable[[], int]] = torch._C._current_graph_task_id
 _push: Final[Callable[[Any], None]] = torch._C._push_on_torch_function_stack
 
 
@@ -37,18 +39,37 @@ def modes() -> list[Any]:
     return [_at(place) for place in range(_length())]
 
 
-class Place:
-    """The place of one mode on the stack of the thread that put it there."""
+class _Here(threading.local):
+    """What a thread does."""
 
-    def __init__(self, mode: TorchFunctionMode) -> None:
-        """Have none yet."""
+    home = False
+    """It is the one that put the mode there."""
+    away: tuple[int, int] | None = None
+    """The compiled module for which the mode is away, and its frame."""
+    visit: tuple[int, int] | None = None
+    """The module for which the mode came to another thread, and its frame."""
+
+
+class Place:
+    """The place of one mode on the stack of the thread that put it there.
+
+    It comes to other threads with the forward of a watched module, and goes with it.
+    """
+
+    def __init__(self, mode: TorchFunctionMode, knows: Callable[[Any], bool]) -> None:
+        """Have none yet; `knows` tells of a module whether it is watched."""
         self._mode = mode
+        self._knows = knows
         self._open = False
-        self._away: tuple[int, int] | None = None
+        self._here = _Here()
 
     def put(self) -> None:
-        """Put the mode below all others of this thread."""
-        self._open, self._away = True, None
+        """Put the mode below all others of this thread, to stay."""
+        self._open, self._here.home = True, True
+        self._put()
+
+    def _put(self) -> None:
+        self._here.away = None
         before = modes()
         devices = int(bool(before) and isinstance(before[0], DeviceContext))
         _set(len(before), [*before[:devices], self._mode, *before[devices:]])
@@ -68,21 +89,38 @@ class Place:
 
     @beside
     def before(self, module: Any, *_: object) -> None:
-        """Step aside for a model that is compiled."""
+        """Step aside for a model that is compiled; come to where a watched one runs."""
         if torch.compiler.is_compiling() or not self._open:
             return
-        if self._away is not None and not _runs(self._away[1]):  # left by an interrupt
-            self.put()
-        if self._away is None and type(module).__name__ == "OptimizedModule" and self._take():
-            self._away = id(module), id(sys._getframe(1))
+        here, frame = self._here, id(sys._getframe(1))
+        if here.away is not None and not _runs(here.away[1]):  # left by an interrupt
+            self._put()
+        if here.away is None and type(module).__name__ == "OptimizedModule" and self._take():
+            here.away = id(module), frame
+        elif not here.home and self._comes(module):
+            here.visit = id(module), frame
+            self._put()
+
+    def _comes(self, module: Any) -> bool:
+        """Tell whether to come to this thread: not to what autograd repeats in one of its own."""
+        here = self._here
+        if here.visit is not None and _runs(here.visit[1]):
+            return False
+        return _task() == -1 and self._knows(module)
 
     @beside
     def after(self, module: Any, *_: object) -> None:
-        """Come back when it is done, whatever ended it."""
-        if torch.compiler.is_compiling() or not self._open or self._away is None:
+        """Come back when it is done, or go with it, whatever ended it."""
+        here = self._here
+        if torch.compiler.is_compiling() or (here.away is None and here.visit is None):
             return
-        if self._away[0] == id(module):
-            self.put()
+        if here.away is not None and here.away[0] == id(module) and self._open:
+            self._put()
+        elif here.visit is not None and here.visit[0] == id(module):
+            frame = sys._getframe(1)  # torch hands an exception on from one of its own
+            if here.visit[1] == id(frame) or frame.f_code.co_name == "_call_impl":
+                here.visit = None
+                self._take()
 
 
 def _runs(identity: int) -> bool:

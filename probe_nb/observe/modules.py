@@ -155,6 +155,10 @@ class ModuleHooks:
         found = [watched for m in raising(error) if (watched := self._find(m)) is not None]
         return found[-1].path if found else None
 
+    def knows(self, module: nn.Module) -> bool:
+        """Tell whether a module is watched."""
+        return self._find(module) is not None
+
     def _find(self, module: nn.Module) -> Watched | None:
         """Return what is known of a module that is watched, not of a later one at its address."""
         watched = self._watched.get(id(module))
