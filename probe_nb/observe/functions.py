@@ -22,6 +22,7 @@ from probe_nb.observe.aside import aside
 from probe_nb.observe.calls import WHOLE, Call, Clock
 from probe_nb.observe.chosen import Chosen
 from probe_nb.observe.compiled import beside
+from probe_nb.observe.functions_called import Written
 from probe_nb.observe.functions_names import Known, Namer
 from probe_nb.observe.functions_registered import Registered, Seen, named
 from probe_nb.observe.functions_stack import Place
@@ -99,8 +100,8 @@ class Functions:
         self._only, self._open, self._unread = only, modules.open, modules.unread
         self._everywhere, self._begins, self._rewrote = everywhere, begins, rewrote
         self._chosen = chosen
-        self._namer = Namer(wants)
-        self._counts: Counter[str] = Counter()
+        self._namer, self._written = Namer(wants), Written()
+        self._counts: dict[str, Iterator[int]] = {}
         self._sites: dict[tuple[Watched | None, str], Watched] = {}
         self._mode = _Mode(self)
         self.place = Place(self._mode, modules.knows)
@@ -126,6 +127,7 @@ class Functions:
         self.closed = True
         self.place.leave()
         self._namer.forget()
+        self._written.forget()
         self.registered.restore()
         if self._cramped:
             self._cramped = False
@@ -193,7 +195,9 @@ class Functions:
             watched = None if around is None else around.watched
             chosen = self._everywhere if watched is None else watched.selected
             if known is not None and chosen:
-                seen = seen._replace(name=self._namer.name(known, seen.args, frame))
+                name = self._namer.name(known, seen.args, frame)
+                args, kwargs = self._written.of(seen.args, seen.kwargs, frame)
+                seen = seen._replace(name=name, args=args, kwargs=kwargs)
             if chosen and seen.name:
                 with aside():
                     return self._begin(seen, around, frame)
