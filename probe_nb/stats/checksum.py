@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probe_nb import devices
 from probe_nb.stats.layout import has_memory
 from probe_nb.stats.measurable import bare, modes_off
 from probe_nb.stats.summary import DENSE
@@ -82,7 +83,10 @@ def _parts(t: Tensor) -> Iterator[Tensor]:
 
 
 def _on_host(t: Tensor) -> Tensor:
-    return t.resolve_conj().resolve_neg().cpu().contiguous()
+    """Return the elements one after the other; a device is waited for."""
+    if devices.is_host(t) and t.is_contiguous() and not (t.is_conj() or t.is_neg()):
+        return t
+    return torch.empty(t.shape, dtype=t.dtype, device="cpu").copy_(t)
 
 
 def _bytes(t: Tensor) -> memoryview:
