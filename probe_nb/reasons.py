@@ -19,6 +19,7 @@ SCRIPTED: Final = "inside scripted code"
 TRACED: Final = "inside a traced graph"
 FUSED: Final = "inside a fused kernel"
 UNFUSED: Final = "not fused at API level"
+REENTRANT: Final = "functions without gradients"
 LENT: Final = "used only by its weights"
 BYPASSED: Final = "called only in part"
 NEVER: Final = "never called"
@@ -53,6 +54,8 @@ REMEDIES: Final[dict[str, str]] = {
     UNFUSED: "Nothing is missing. Seeing functions switches its fused kernel off: in evaluation "
     "it is slower, and its last bits are those of the plain computation. At module level it is "
     "fused.",
+    REENTRANT: "A reentrant checkpoint runs its forward without grad, and repeats it inside the "
+    "backward, where functions are not recorded. `use_reentrant=False` has all gradients.",
     LENT: "Its parameters and their gradients are recorded. Its input and output are only if it "
     "is called as `module(x)`, not by `.forward(x)` or by its weights.",
     BYPASSED: "Its children ran and it did not. If they are called one by one, nothing is "

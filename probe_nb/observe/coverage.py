@@ -62,7 +62,14 @@ class Coverage:
 
     def _progress(self, watched: Watched) -> int:
         sites = watched.sites
-        return watched.selected + 2 * watched.called + 4 * watched.seen + 8 * len(sites)
+        facts = (watched.selected, watched.called, watched.seen, watched.checkpointed)
+        return sum(fact << place for place, fact in enumerate(facts)) + 16 * len(sites)
+
+    @staticmethod
+    def _of_functions(watched: Watched) -> str:
+        if watched.checkpointed:
+            return reasons.REENTRANT
+        return reasons.UNFUSED if isinstance(watched.module(), _FUSED) else ""
 
     def _reason(self, watched: Watched, tree: _Tree) -> str:
         if not watched.selected:
@@ -71,8 +78,8 @@ class Coverage:
             return reasons.LATE
         if not watched.seen:
             return tree.reason(watched)
-        if self._unfused and isinstance(watched.module(), _FUSED):
-            return reasons.UNFUSED
+        if self._unfused and (reason := self._of_functions(watched)):
+            return reason
         if not self._asked or any(where[0] in _OF_CALLS for where in watched.sites):
             return ""
         return reasons.NO_TENSORS if self._asked & _FORWARD else reasons.NO_GRADIENTS

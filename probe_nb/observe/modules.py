@@ -281,6 +281,8 @@ class ModuleHooks:
         if repeats is None and task == -1:
             return None
         found = place.original(watched, task)
+        reentrant = repeats is not None and repeats.is_checkpoint and repeats.is_function
+        watched.checkpointed |= reentrant
         if found is not None:
             about = (found.step, found.micro_step, found.number, found.training)
             call = Call(found.watched, id(frame), *about, True, found.recorded, found)

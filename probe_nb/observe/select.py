@@ -60,6 +60,8 @@ class Watched:
     """It was put into the model when no step began any more that could have recorded it."""
     silenced: bool = False
     """It ran while `run.only` recorded something else, or it under another name."""
+    checkpointed: bool = False
+    """Functions in it have no gradients: a reentrant checkpoint repeated them."""
     left_out: bool = False
     """It ran where `scope=`, `names=` or `when=` choose nothing."""
     home: Watched | None = None

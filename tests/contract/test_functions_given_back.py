@@ -196,6 +196,9 @@ def test_checkpoints_leave_one_row_per_call_and_stop_nothing(reentrant):
     ]
     inner = run.frame(api="Functional.*", direction="backward")
     assert (len(inner) > 0) is not reentrant
+    missing = run.coverage().set_index("module")["reason"].to_dict()
+    lacking = dict.fromkeys(("", "0", "1", "2"), "functions without gradients")
+    assert missing == (lacking if reentrant else {})
 
 
 def test_a_watch_is_silent_where_another_thread_has_closed_it():
