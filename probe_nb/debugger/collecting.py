@@ -21,11 +21,16 @@ from probe_nb.keep import Keep
 from probe_nb.recording import Range
 from probe_nb.run import Run
 from probe_nb.session import Session
+from probe_nb.store.calls import Calls
 from probe_nb.store.columns import Columns
+from probe_nb.store.values import Values
 
 _LEVELS: Final = {"L0": "module", "L1": "api", "mix": "mix", "debug": "debug"}
 _OF_FUNCTIONS: Final = ("L1", "mix")
 _CHECKSUMS: Final = {"statistics": None, "md5": "crc32", "xor": "xor"}
+
+_ROWS: Final = 50_000
+"""Calls, or values, of earlier steps that stay in memory; the records have a budget of theirs."""
 
 Tokens = tuple[int, int] | None
 Registered = tuple[Any, str, str]
@@ -80,6 +85,14 @@ def empty_run(settings: Settings) -> Run:
     return Run(info, Columns(budget=asked.memory, notices=info.notices))
 
 
+def _make_room(run: Run) -> None:
+    """Let go of what earlier steps called and were given, if it is much: the folders have it."""
+    if len(run.call_table) > _ROWS:
+        run.call_table = Calls(notices=run.info.notices)
+    if len(run.value_table) > _ROWS:
+        run.value_table = Values(notices=run.info.notices)
+
+
 class Collection:
     """What is collected of one step."""
 
@@ -128,6 +141,7 @@ class Collection:
 
     def _open(self, tokens: Tokens, registered: Sequence[Registered]) -> None:
         self._run.info.rank = self._rank()
+        _make_room(self._run)
         asked = options(self.settings, self._number, tokens)
         session = Session(self._models, asked, None, None, into=self._run)
         session.open(restarted=lambda _: None)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
 import shutil
+import subprocess
 import sys
 import weakref
 
@@ -163,6 +165,22 @@ def test_the_run_has_what_the_folders_have(make, net, tmp_path):
     orders = debugger.run.df["order"]
     assert orders.is_unique
     assert orders.is_monotonic_increasing
+
+
+def test_calls_and_values_of_earlier_steps_make_room(make, net, tmp_path, monkeypatch):
+    monkeypatch.setattr("probe_nb.debugger.collecting._ROWS", 3)
+    debugger = make("mix")
+    for _ in range(3):
+        debugger.start(net)
+        torch.sum(net(x()), dim=1)
+        debugger.stop()
+        debugger.step()
+    assert debugger.run.calls()["step"].unique().tolist() == [2]
+    for step in range(3):
+        assert dumped(tmp_path, step)["Torch.sum.0.forward"]["input_kwargs"] == {
+            "dim": {"type": "int", "value": 1}
+        }
+        assert len(dumped(tmp_path, step)) == 7
 
 
 def test_the_run_is_live(make, net):
@@ -475,6 +493,63 @@ def test_a_watch_on_the_same_model_ends_the_step_and_the_script_goes_on(make, ne
     debugger.step()
     assert len(run.frame(role="output")) == 4
     assert forwards(dumped(tmp_path))[-1] == "Module.2.Linear.forward.0"
+
+
+def test_a_forked_child_writes_nothing_and_the_parent_goes_on(make, net, tmp_path):
+    debugger = make()
+    debugger.start(net)
+    net(x())
+    child = os.fork()
+    if not child:
+        code = 1
+        with contextlib.suppress(BaseException):
+            net(x())
+            debugger.stop()
+            PrecisionDebugger.close()
+            code = 0 if folders(tmp_path) == [] else 2
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    net(x())
+    debugger.step()
+    assert folders(tmp_path) == ["step0/proc"]
+    assert "Module.0.Linear.forward.1" in dumped(tmp_path)
+
+
+SCRIPT = """
+import os, signal, torch
+from probe_nb.debugger import PrecisionDebugger
+debugger = PrecisionDebugger(dump_path={folder!r}, level="L0", task="tensor")
+model = torch.nn.Sequential(torch.nn.Linear(3, 2))
+for step in range(2):
+    debugger.start(model)
+    loss = model(torch.ones(2, 3)).sum()
+    debugger.stop()
+    loss.backward()
+    if step:
+        {end}
+    debugger.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("raise ValueError('of the user')", 1), ("os.kill(os.getpid(), signal.SIGKILL)", -9)],
+)
+def test_a_script_that_ends_midway_leaves_what_was_seen(tmp_path, end, code):
+    pause = "import time; time.sleep(0.5); " if code < 0 else ""  # for what writes tensors
+    script = SCRIPT.format(folder=str(tmp_path / "out"), end=pause + end)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == code, done.stderr
+    for step in (0, 1):
+        (folder,) = (tmp_path / "out").glob(f"step{step}/proc*")
+        data = json.loads((folder / "dump.json").read_text())["data"]
+        assert "Module.0.Linear.forward.0" in data
+        assert ("Module.0.Linear.parameters_grad.0" in data) is (step == 0 or code > 0)
+        grad = folder / "dump_tensor_data/Module.0.Linear.parameters_grad.0.weight.pt"
+        added = torch.full((2, 3), 2.0 * (step + 1))  # nobody sets gradients to zero
+        assert torch.equal(torch.load(grad, weights_only=True), added)
 
 
 def test_an_error_of_the_users_leaves_what_was_seen(make, net, tmp_path):
