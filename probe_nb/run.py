@@ -333,6 +333,14 @@ def read_dump(
         RunFormatError: It is no dump, or nothing of it can be read.
         SelectionError: It has no such step or rank.
         ConfigError: `step`, `rank` or `memory` makes no sense.
+
+    >>> import tempfile, torch, probe_nb as probe
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+    >>> with probe.watch(model, roles="output") as run:
+    ...     _ = model(torch.ones(1, 2))
+    >>> folder = run.write_dump(tempfile.mkdtemp() + "/dump")
+    >>> probe.read_dump(folder).df["module"].tolist()
+    ['0', '1']
     """
     from probe_nb.dump import reader
 
