@@ -51,7 +51,7 @@ class Written:
         if function is None or caller is None:
             return args, kwargs
         form = _handed_on(caller) if caller.f_code is _dispatched else self._at(caller)
-        return _sorted(args, kwargs, function.f_code, form) if form else (args, kwargs)
+        return _sorted(args, kwargs, function, form) if form else (args, kwargs)
 
     def _at(self, caller: FrameType) -> Form | None:
         code, place = caller.f_code, caller.f_lasti
@@ -104,12 +104,18 @@ def _handed_on(caller: FrameType) -> Form | None:
 
 
 def _sorted(
-    args: tuple[Any, ...], kwargs: dict[str, Any], function: CodeType, form: Form
+    args: tuple[Any, ...], kwargs: dict[str, Any], function: FrameType, form: Form
 ) -> Arguments:
-    """Sort the parameters of a function as they were written; as they are where one is missing."""
-    names = function.co_varnames[: function.co_argcount + function.co_kwonlyargcount]
+    """Sort the parameters of a function as they were written; as they are where one is missing.
+
+    Torch does not hand on all of them: the others are variables of the function.
+    """
+    code = function.f_code
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     given = dict(zip(names, args, strict=False)) | kwargs
     plain = names[: form.plain]
-    if len(plain) < form.plain or not all(name in given for name in (*plain, *form.named)):
+    if len(plain) < form.plain or not set(form.named) <= set(names):
         return args, kwargs
+    for name in {*plain, *form.named} - given.keys():
+        given[name] = local(function, name)
     return tuple(given[name] for name in plain), {name: given[name] for name in form.named}
