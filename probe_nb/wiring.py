@@ -234,7 +234,13 @@ def wired(
         ),
         functions=functions,
         variables=Variables(
-            clock, gradients, recorder, values, modules=modules, begins=events.step_begins
+            clock,
+            gradients,
+            recorder,
+            values,
+            modules=modules,
+            begins=events.step_begins,
+            one_way=options.one_way,
         ),
         attachment=Attachment(
             modules,
