@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -16,6 +17,9 @@ from torch.utils.checkpoint import checkpoint
 import probe_nb as probe
 from tests import models
 from tests.models import no_faults
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Row = tuple[str, int, int | None]
 """What was called, for which time, and the place in the list of what is around."""
@@ -342,3 +346,58 @@ def _plain(column: Any) -> list[int | None]:
     return [
         None if missing else int(each) for each, missing in zip(column, column.isna(), strict=True)
     ]
+
+
+class ConvNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            *(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True)),
+            *(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True)),
+        )
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.pool(self.features(x)).flatten(1))
+
+
+CONSTRUCT = """
+cnn.ConvNet.0 -
+cnn.features.Sequential.0 cnn.ConvNet.0
+cnn.features.0.Conv2d.0 cnn.features.Sequential.0
+Functional.conv2d.0 cnn.features.0.Conv2d.0
+cnn.features.1.BatchNorm2d.0 cnn.features.Sequential.0
+Tensor.add_.0 cnn.features.1.BatchNorm2d.0
+Functional.batch_norm.0 cnn.features.1.BatchNorm2d.0
+cnn.features.2.ReLU.0 cnn.features.Sequential.0
+Functional.relu.0 cnn.features.2.ReLU.0
+cnn.features.3.Conv2d.0 cnn.features.Sequential.0
+Functional.conv2d.1 cnn.features.3.Conv2d.0
+cnn.features.4.BatchNorm2d.0 cnn.features.Sequential.0
+Tensor.add_.1 cnn.features.4.BatchNorm2d.0
+Functional.batch_norm.1 cnn.features.4.BatchNorm2d.0
+cnn.features.5.ReLU.0 cnn.features.Sequential.0
+Functional.relu.1 cnn.features.5.ReLU.0
+cnn.pool.AdaptiveAvgPool2d.0 cnn.ConvNet.0
+Functional.adaptive_avg_pool2d.0 cnn.pool.AdaptiveAvgPool2d.0
+Tensor.flatten.0 cnn.ConvNet.0
+cnn.fc.Linear.0 cnn.ConvNet.0
+Functional.linear.0 cnn.fc.Linear.0
+"""
+"""What the construct.json says that msProbe 26.2.0 wrote of this model at its level mix."""
+
+
+def test_msprobe_nests_a_network_in_the_same_way(tmp_path: Path) -> None:
+    model = nn.Sequential()
+    model.add_module("cnn", ConvNet())
+    with no_faults(), probe.watch(model, level="mix", apis="all", stacks=True) as run:
+        model(torch.ones(4, 3, 8, 8))
+    frame = run.calls()
+    inside = frame[frame["module"] != ""]
+    names = {r.Index: f"{r.api or f'{r.module}.{r.type}'}.{r.call}" for r in inside.itertuples()}
+    parents = [names.get(each, "-") for each in _plain(inside["parent"])]
+    pairs = [f"{name} {up}" for name, up in zip(names.values(), parents, strict=True)]
+    assert pairs == CONSTRUCT.split("\n")[1:-1]
+    assert probe.load(run.save(tmp_path / "a.parquet")).calls().equals(frame)
+    assert copy.deepcopy(run).calls().equals(frame)
