@@ -41,8 +41,13 @@ class Variables:
         *,
         modules: ModuleHooks,
         begins: Callable[[], object],
+        one_way: str | None = None,
     ) -> None:
-        """Tie the parts together; `begins` is called when a step begins with a saved value."""
+        """Tie the parts together; `begins` is called when a step begins with a saved value.
+
+        `one_way` is the direction that alone is recorded, None for both.
+        """
+        self._forward, self._backward = one_way != "backward", one_way != "forward"
         self._clock = clock
         self._gradients = gradients
         self._sink = sink
@@ -74,12 +79,12 @@ class Variables:
             return
         alone = issubclass(type(value), Tensor)
         leaves: list[Leaf] = [("", value)] if alone else results(value, self._unread)
-        if not call.recompute:
+        if self._forward and not call.recompute:
             for leaf, t in leaves:
                 self._sink.tensor(call, ("value", leaf), t)
             for found in plain_results(value, self._unread, alone=""):
                 self._values.value(call, "value", found)
-        if backward and place.flows:
+        if backward and self._backward and place.flows:
             for leaf, t in leaves:
                 self._gradients.saved(call.original or call, leaf, t)
 

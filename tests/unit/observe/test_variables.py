@@ -236,6 +236,17 @@ def test_where_no_gradient_comes_there_is_no_row_of_one(how):
     assert rows(run, "direction") == [("h", "forward")]
 
 
+@pytest.mark.parametrize("way", ["forward", "backward"])
+def test_one_direction_alone_can_be_recorded(way):
+    x = torch.ones(2, requires_grad=True)
+    with no_faults(), watching(**{f"{way}_only": True}) as run:
+        h = x * 2
+        probe.save([h, 1], "h")
+        h.sum().backward()
+    assert rows(run, "direction") == [("h", way)]
+    assert len(run.values()) == (way == "forward")
+
+
 def test_a_gradient_may_come_when_its_step_is_over():
     x = torch.ones(2, requires_grad=True)
     with no_faults(), watching() as run:
