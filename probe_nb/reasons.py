@@ -78,5 +78,8 @@ REMEDIES: Final[dict[str, str]] = {
     "skipped_budget": "The budget was used up; record fewer modules, roles or steps.",
     "private_format": "Cast it to a plain format first: `torch_npu.npu_format_cast(t, 2)`.",
     "vmapped": "Inside `torch.vmap` a tensor stands for a whole batch; read it outside.",
+    "has_nan": "The dump says that NaN is in it and not how many: no other number can be read of "
+    "it. msProbe's task `tensor` dumps the tensor itself.",
+    "has_inf": "The dump says that Inf is in it and not how many; the rest of its numbers is there.",
     "failed": "A fault of probe_nb's own: the warning says which. Please report it.",
 }
