@@ -80,6 +80,6 @@ REMEDIES: Final[dict[str, str]] = {
     "vmapped": "Inside `torch.vmap` a tensor stands for a whole batch; read it outside.",
     "has_nan": "The dump says that NaN is in it and not how many: no other number can be read of "
     "it. msProbe's task `tensor` dumps the tensor itself.",
-    "has_inf": "The dump says that Inf is in it and not how many; the rest of its numbers is there.",
+    "has_inf": "The dump says that Inf is in it and not how many; its other numbers are there.",
     "failed": "A fault of probe_nb's own: the warning says which. Please report it.",
 }
