@@ -9,7 +9,7 @@ import os
 from collections import Counter
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
 
@@ -30,11 +30,12 @@ from probe_nb.analysis.compare.onesided import one_sided, suggestions
 from probe_nb.analysis.compare.profile import profile, rows_of
 from probe_nb.errors import ConfigError
 from probe_nb.records import Records
-from probe_nb.run import Run, load
+from probe_nb.run import Run, load, read_dump
 
 if TYPE_CHECKING:
     from probe_nb.view.plots.compare import Plots
 
+_DUMPS: Final = ("dump.json", "debug.json")
 Source = Run | str | os.PathLike[str]
 
 
@@ -154,12 +155,31 @@ class Comparison:
         """
         return suggestions(self._of)
 
-    def to_msprobe(self) -> pd.DataFrame:
-        """Return msProbe's columns and Results for this pair, as `msprobe compare` writes them."""
+    def to_msprobe(self, **options: Any) -> pd.DataFrame:
+        """Return msProbe's columns and Results for this pair, as `msprobe compare` writes them.
+
+        It is msProbe's judgement, faults included: `df` has ours.
+
+        Args:
+            **options: `step`, `rank`, `fuzzy`, `data_mapping`, `cell_mapping`: msProbe's own.
+
+        Raises:
+            SelectionError: The runs have no such step and rank in common.
+            RunFormatError: They are not of one kind: statistics, tensors, checksums.
+        """
         from probe_nb.dump import verdicts
 
-        found: pd.DataFrame = verdicts.table(self.baseline, self.candidate)
-        return found
+        return verdicts.table(self.baseline, self.candidate, **options)
+
+    def to_xlsx(self, path: str | os.PathLike[str], **options: Any) -> Path:
+        """Write what `to_msprobe` gives as an Excel file, errors and warnings in colour.
+
+        Raises:
+            ConfigError: XlsxWriter is not installed, or there are more rows than Excel takes.
+        """
+        from probe_nb.dump import verdict_sheet
+
+        return verdict_sheet.write(self.to_msprobe(**options), path)
 
     def rows_of(
         self,
@@ -253,12 +273,9 @@ def opened(source: Source) -> Run:
     if not isinstance(source, (str, os.PathLike)):
         raise ConfigError(f"`{source!r}` is no run; give a run, or the path of a saved one.")
     path = Path(source).expanduser()
-    if path.name == "dump.json" or (path.is_dir() and any(path.rglob("dump.json"))):
-        import probe_nb
-
-        read: Run = probe_nb.read_dump(path)
-        return read
-    return load(path)
+    named = path.name in _DUMPS
+    dumped = named or (path.is_dir() and any(any(path.rglob(name)) for name in _DUMPS))
+    return read_dump(path) if dumped else load(path)
 
 
 def _of(run: Records) -> tuple[Any, Any]:
@@ -270,12 +287,12 @@ def _is_dump(run: Run) -> bool:
     return "dump" in run.info.config
 
 
-def _ranks(ranks: tuple[int, int] | None) -> tuple[int | None, int | None]:
+def _ranks(ranks: Any) -> tuple[int | None, int | None]:
     if ranks is None:
         return None, None
     if len(ranks) != 2 or not all(isinstance(each, int) for each in ranks):  # noqa: PLR2004
         raise ConfigError(f"`ranks` is {ranks!r}; give two numbers, as in (0, 1).")
-    return ranks
+    return ranks[0], ranks[1]
 
 
 _MANY = 64

@@ -91,10 +91,9 @@ def sides(
     """Read both runs, with one name for what is the same site."""
     both = (baseline, candidate)
     several = [len({s.model for s in each.tables.sites.values if s.model}) > 1 for each in both]
-    keep, change = (str, mapping.path)
     names = [
         names_of(each.tables.sites.values, path, models=all(several))
-        for each, path in zip(both, (keep, change), strict=True)
+        for each, path in ((baseline, str), (candidate, mapping.path))
     ]
     return Side.of(baseline, names[0], ranks[0]), Side.of(candidate, names[1], ranks[1])
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from probe_nb.analysis.compare.calls import NONE
 from probe_nb.analysis.compare.forward import Forward
-from probe_nb.analysis.compare.ground import GAIN_BACK, Floats, Ground, Rows
+from probe_nb.analysis.compare.ground import GAIN_BACK, Flags, Floats, Ground, Rows
+from probe_nb.terms import DIRECTIONS
 
-_REDUCED = 4
+_OPTIMIZER: Final = DIRECTIONS.index("optimizer")
+_REDUCED: Final = 4
 """A call that takes in more than so many times what it gives out has averaged."""
 
 
@@ -23,8 +27,24 @@ def backward(on: Ground, forward: Forward) -> None:
     rows = np.flatnonzero(ins & (tree.of >= 0))
     on.came_in[rows] = into[tree.of[rows]]
     on.reference[rows] = _scales(on)[tree.of[rows]]
+    known = tree.largest(outs, np.ones(len(on.e))) > 0
     _arriving(on, forward, np.maximum(arrived, forward.all), carried)
     _parameters(on, np.maximum(into, left))
+    _unknown(on, known)
+
+
+def _unknown(on: Ground, known: Flags) -> None:
+    """What arrived at some calls was not recorded: it may be of anything that was before."""
+    places, tree = on.places, on.tree
+    here = np.zeros(len(on.e))
+    rows = np.flatnonzero(tree.of >= 0)
+    here[rows] = known[tree.of[rows]]
+    at_home = on.of_homes(tree.of >= 0, here) > 0
+    ins = places.are("grad_input")
+    rows = (ins & (here == 0)) | (places.are("param_grad", direction="backward") & ~at_home)
+    if rows.any():
+        before = on.so_far(places.direction < _OPTIMIZER)
+        on.came_in[rows] = np.fmax(on.came_in, before)[rows]
 
 
 def _scales(on: Ground) -> Floats:
@@ -50,11 +70,11 @@ def _arriving(on: Ground, forward: Forward, around: Floats, carried: Floats) -> 
     np.maximum.at(ended, tree.of[ins], places.order[ins])
     scale_in = tree.largest(places.are("grad_input"), on.scale)
     scale_out = tree.largest(places.are("grad_output"), on.scale)
-    (earlier, scales), _ = on.before(rows, ended, carried, scale_in)
+    earlier, scale, seen = on.before(rows, ended, carried, scale_in)
     of_loss = np.where(inside, 0.0, _of_loss(on, forward, rows))
     of_parent = np.where(inside, around[parent], 0.0)
     on.came_in[rows] = np.fmax.reduce([earlier, of_parent, of_loss, forward.all[call]])
-    on.reference[rows] = np.maximum(scales, np.where(inside, scale_out[parent], 0.0))
+    on.reference[rows] = np.where(seen, scale, np.where(inside, scale_out[parent], 0.0))
 
 
 def _of_loss(on: Ground, forward: Forward, rows: Rows) -> Floats:

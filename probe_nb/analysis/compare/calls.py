@@ -63,11 +63,24 @@ class Places:
         ]
         role = [ROLES.index(s.role) for s in sites]
         way = [DIRECTIONS.index(s.direction) for s in sites]
-        codes = (np.array(each, np.int64)[site] for each in (role, way, module, parameter))
+        codes = [np.array(each, np.int64)[site] for each in (role, way, module, parameter)]
         step = data["step"].astype(np.int64)
         process = data["rank"].astype(np.int64) + 1
         moment, _ = _joined(process, int(process.max(initial=0)) + 1, step)
-        return cls(sites, site, *codes, data["order"], step, moment, process, data["recompute"])
+        role_of, way_of, module_of, parameter_of = codes
+        return cls(
+            sites=sites,
+            site=site,
+            role=role_of,
+            direction=way_of,
+            module=module_of,
+            parameter=parameter_of,
+            order=data["order"],
+            step=step,
+            moment=moment,
+            process=process,
+            recompute=data["recompute"],
+        )
 
     def are(self, *roles: str, direction: str | None = None) -> Flags:
         """Tell which pairs have one of these roles."""

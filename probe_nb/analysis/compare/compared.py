@@ -148,13 +148,12 @@ def compared(
 
 
 def _alike(one: Side, other: Side, options: Options, notices: list[str]) -> Alike:
-    steps = [np.unique(side.data["step"]) for side in (one, other)]
-    shifted = all(map(len, steps)) and not len(np.intersect1d(*steps))
+    first, second = (np.unique(side.data["step"]).tolist() for side in (one, other))
+    shifted = bool(first and second) and not set(first) & set(second)
     if shifted:
-        first, second = (f"{each[0]}" for each in steps)
         notices.append(
-            f"The runs have no step in common: step {first} of the baseline was compared with "
-            f"step {second} of the candidate, and so on."
+            f"The runs have no step in common: step {first[0]} of the baseline was compared with "
+            f"step {second[0]} of the candidate, and so on."
         )
     ranks = [np.unique(side.data["rank"]) for side in (one, other)]
     alone = all(len(each) <= 1 for each in ranks)

@@ -206,7 +206,8 @@ def told(of: Compared, found: list[Origin], frame: pd.DataFrame) -> Iterator[Div
 def _is_after(of: Compared, pairs: Rows, first: int) -> NDArray[np.bool_]:
     places = of.places
     same = places.process[pairs] == places.process[first]
-    return same & (places.order[pairs] > places.order[first])
+    after: NDArray[np.bool_] = same & (places.order[pairs] > places.order[first])
+    return after
 
 
 def _divergence(of: Compared, origin: Origin, frame: pd.DataFrame, after: Rows) -> Divergence:

@@ -26,6 +26,10 @@ from probe_nb.terms import DIRECTIONS
 _LEAST: Final = 1.0 / 256
 """The scale of what came in counts up to this many times the scale of what came out."""
 
+_SINGLE: Final = 2.0**-24
+_PARTIAL: Final = 4.0
+"""Gradients of parameters of 16 bits may be summed by parts, each of which is rounded."""
+
 _LAST: Final = 15
 """Results before a value that tell what is usual."""
 
@@ -93,7 +97,7 @@ class Flow:
         return near | (self.noise & (beyond <= 1.0))
 
 
-def flow(
+def flow(  # noqa: PLR0917
     places: Places,
     tree: CallTree,
     found: Measured,
@@ -192,7 +196,9 @@ def _coarsest(on: Ground) -> Floats:
     rows = np.flatnonzero((tree.of >= 0) & (found.unit > 0))
     own[rows] = here[tree.of[rows]] / found.unit[rows]
     grads = np.flatnonzero(places.are("param_grad", direction="backward") & (found.unit > 0))
-    own[grads] = np.maximum(1.0, on.of_homes(tree.of >= 0, found.unit)[grads] / found.unit[grads])
+    coarser = np.maximum(found.unit, on.of_homes(tree.of >= 0, found.unit))[grads]
+    partial = np.where(coarser > _SINGLE, _PARTIAL, 1.0)
+    own[grads] = partial * coarser / found.unit[grads]
     moving = places.direction == DIRECTIONS.index("optimizer")
     coarsest = np.zeros(int(places.parameter.max(initial=0)) + 1)
     of = places.are("param", "param_grad") | moving
@@ -208,7 +214,7 @@ def _depth(places: Places, tree: CallTree) -> Floats:
     given &= tree.of >= 0
     by = np.lexsort((places.order, places.process))
     process = places.process[by]
-    count = np.cumsum(given[by]) - given[by]
+    count = np.cumsum(given[by].astype(np.int64)) - given[by]
     begins = np.append([True], process[1:] != process[:-1])[: len(by)]
     found = np.empty(len(by))
     found[by] = count - np.maximum.accumulate(np.where(begins, count, 0))

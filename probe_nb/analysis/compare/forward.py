@@ -44,6 +44,9 @@ def forward(on: Ground) -> Forward:
     rows = np.flatnonzero(outputs & (tree.of >= 0))
     on.came_in[rows] = np.maximum(given, found.inside)[tree.of[rows]]
     on.reference[rows] = _scales(on)[tree.of[rows]]
+    unknown = rows[tree.largest(inputs, np.ones(len(on.e)))[tree.of[rows]] == 0]
+    if len(unknown):  # nobody knows what these were given: anything from before
+        on.came_in[unknown] = np.maximum(on.came_in, on.so_far(outputs))[unknown]
     _inputs(on, given, carried)
     return found
 
@@ -53,8 +56,9 @@ def _parameters(on: Ground, outputs: NDArray[np.bool_]) -> Floats:
     places = on.places
     owned = places.are("param", "buffer", direction="forward")
     bias = on.of_sites([s.leaf.rsplit(".", 1)[-1].endswith("bias") for s in places.sites])
-    out = np.maximum(on.of_modules(outputs, on.scale), 1e-300)
-    counts = np.where(bias & (out > 1e-300), np.minimum(1.0, on.scale / out), 1.0)
+    out = on.of_modules(outputs, on.scale)
+    known = bias & (out > 0)
+    counts = np.where(known, np.minimum(1.0, on.scale / np.where(known, out, 1.0)), 1.0)
     return on.of_modules(owned, on.e * counts)
 
 
@@ -78,7 +82,8 @@ def _inputs(on: Ground, given: Floats, carried: Floats) -> None:
     inside = parent >= 0
     scale_out = tree.largest(places.are("output"), on.scale)
     scale_in = tree.largest(places.are("input") & on.floats, on.scale)
-    (earlier, scales), seen = on.before(rows, tree.end, carried, scale_out)
+    earlier, scale, seen = on.before(rows, tree.end, carried, scale_out)
     of_parent = np.where(inside, given[parent], np.nan)
     on.came_in[rows] = np.fmax(np.where(seen, earlier, np.nan), of_parent)
-    on.reference[rows] = np.maximum(scales, np.where(inside, scale_in[parent], 0.0))
+    of_parent = np.where(inside, scale_in[parent], 0.0)
+    on.reference[rows] = np.where(seen, scale, of_parent)

@@ -110,9 +110,9 @@ def _judged(of: Compared, sizes: list[int]) -> dict[str, Any]:
     allowed = np.take_along_axis(of.found.allowed * of.flow.own, np.maximum(worst, 0)[None], 0)[0]
     measure = np.append(worst, np.full(sizes[1] + sizes[2], ABSENT))
     return {
-        "verdict": pd.Categorical.from_codes(codes, list(VERDICTS)),
+        "verdict": pd.Categorical.from_codes(codes.astype(np.int64), pd.Index(VERDICTS)),
         "reason": pd.Categorical.from_codes(reason, texts),
-        "measure": pd.Categorical.from_codes(measure, list(MEASURES)),
+        "measure": pd.Categorical.from_codes(measure.astype(np.int64), pd.Index(MEASURES)),
         "difference": _floats(of.found.difference, sizes),
         "tolerance": _floats(np.where(worst < 0, of.found.tolerance.extreme, allowed), sizes),
         "came_in": _floats(of.flow.came_in, sizes),

@@ -45,7 +45,7 @@ class Ground:
         noise: What only noise has moved.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917
         self,
         places: Places,
         tree: CallTree,
@@ -122,40 +122,57 @@ class Ground:
         found: Flags = np.array(flags, np.bool_)[self.places.site]
         return found
 
+    def so_far(self, rows: Flags) -> Floats:
+        """Return the largest difference of some pairs before each pair, in its process."""
+        places = self.places
+        by = np.lexsort((places.order, places.process))
+        process = places.process[by]
+        largest = running(np.where(rows, self.e, 0.0)[by], process)
+        new = np.append([True], process[1:] != process[:-1])[: len(by)]
+        found = np.empty(len(by))
+        found[by] = np.where(new, 0.0, np.append([0.0], largest[:-1])[: len(by)])
+        return found
+
     @cached_property
     def weights(self) -> Flags:
         """The pairs of parameters that make sums of several terms."""
         return self.places.are("param", direction="forward") & (self.fan_in > 1)
 
     @cached_property
-    def around(self) -> tuple[Ints, Ints]:
-        """Of each call a number of what is around it: its parent, or its process; and that of it."""
+    def around(self) -> Ints:
+        """Of each call a number of what is around it: its parent, or its process."""
         first = int(self.places.process.max(initial=0)) + 1
         parent = self.tree.parent
-        return np.where(parent >= 0, parent + first, self.tree.process), parent + first
+        return np.where(parent >= 0, parent + first, self.tree.process)
 
-    def before(self, rows: Rows, ended: Ints, *values: Floats) -> tuple[list[Floats], Flags]:
-        """Return the largest values of the calls with the same parent that ended before each pair.
+    def before(
+        self, rows: Rows, ended: Ints, largest: Floats, last: Floats
+    ) -> tuple[Floats, Floats, Flags]:
+        """Return what is known of the calls with the same parent that ended before each pair.
 
         Args:
             rows: Pairs of calls.
             ended: Of each call when it ended, -1 or `FAR` if it did not.
-            values: Of each call.
+            largest: Of each call; the largest of these calls is returned.
+            last: Of each call; that of the last of these calls is returned.
+
+        Returns:
+            Both, and where there is such a call.
         """
-        order, (of_call, _) = self.places.order, self.around
+        order, of_call = self.places.order, self.around
         group = of_call[self.tree.of[rows]]
         known = np.flatnonzero((ended >= 0) & (ended < FAR))
         known = known[np.lexsort((ended[known], of_call[known]))]
         if not len(known):
-            return [np.zeros(len(rows)) for _ in values], np.zeros(len(rows), np.bool_)
+            return np.zeros(len(rows)), np.zeros(len(rows)), np.zeros(len(rows), np.bool_)
         span = int(order.max(initial=0)) + 2
         stamps = of_call[known] * span + ended[known]
         place = np.searchsorted(stamps, group * span + order[rows]) - 1
         there = place >= 0
         place = np.maximum(place, 0)
         there &= of_call[known][place] == group
-        so_far = [running(each[known], of_call[known])[place] for each in values]
-        return [np.where(there, each, 0.0) for each in so_far], there
+        so_far = running(largest[known], of_call[known])[place]
+        return np.where(there, so_far, 0.0), np.where(there, last[known][place], 0.0), there
 
 
 def _fan_in(shape: tuple[int, ...]) -> float:
@@ -173,5 +190,5 @@ def numbered(key: Ints) -> tuple[int, Ints]:
 
 def running(values: Floats, group: Ints) -> Floats:
     """Return the largest value so far within each group, of sorted groups."""
-    found: Floats = pd.Series(values).groupby(group, sort=False).cummax().to_numpy()
-    return found
+    so_far = pd.Series(values).groupby(group, sort=False).cummax()
+    return np.asarray(so_far, np.float64)

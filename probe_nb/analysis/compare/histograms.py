@@ -103,7 +103,7 @@ def _dense(found: Arrays) -> Floats:
     bins = found["hist_bins"].astype(np.int64)
     place = np.where(bins >= _HALF, BINS - 1 - bins, _HALF + 1 + bins)
     flat = np.bincount(row * (BINS + 1) + place, found["hist_counts"], minlength=count * (BINS + 1))
-    dense: Floats = flat.reshape(count, BINS + 1)
+    dense = flat.astype(np.float64).reshape(count, BINS + 1)
     dense[:, _HALF] = found["zero_count"]
     return dense
 

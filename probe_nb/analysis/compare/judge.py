@@ -97,7 +97,8 @@ def _of_shape(one: Arrays, other: Arrays, tables: tuple[Any, Any], reasons: Reas
     unknown = (left < 0) | (right < 0)
     more = unknown & (one["numel"] != other["numel"]) & (one["numel"] >= 0) & (other["numel"] >= 0)
     reasons.give(more, "the number of elements differs")
-    return differs | more
+    found: Flags = differs | more
+    return found
 
 
 def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -119,7 +120,8 @@ def _of_status(one: Arrays, other: Arrays, reasons: Reasons) -> Flags:
     nan = [told[s] | (side["nan_count"] > 0) for s, side in ((a, one), (b, other))]
     both = (told[a] | told[b]) & nan[0] & nan[1] & ~absent
     reasons.give(both, "NaN on both sides; a dump does not say how many")
-    return absent | both
+    found: Flags = absent | both
+    return found
 
 
 def _absent(one: str, other: str) -> str:
@@ -163,8 +165,9 @@ def _of_nonfinite(one: Arrays, other: Arrays, reasons: Reasons) -> Flags:
         reasons.give_each(
             more, np.stack([left, right], axis=1), lambda a, b, w=word: f"{a:,} {w} against {b:,}"
         )
-        hard |= differs | more
-    return hard
+        hard = hard | differs | more
+    found: Flags = hard
+    return found
 
 
 def _code(name: str) -> int:

@@ -72,7 +72,7 @@ class Measured:
         return ratios
 
 
-def measured(
+def measured(  # noqa: PLR0917
     one: Arrays, other: Arrays, unit: Floats, terms: Floats, factor: float, known: float
 ) -> Measured:
     """Compare the statistics of each pair; rows of both arrays belong together."""

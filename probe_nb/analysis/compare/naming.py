@@ -82,7 +82,7 @@ def mapping_of(given: Mapped) -> Mapping_:
     )
 
 
-def _checked(given: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+def _checked(given: Mapping[Any, Any]) -> Iterable[tuple[str, str]]:
     for one, other in given.items():
         if not isinstance(one, str) or not isinstance(other, str):
             raise ConfigError(f"`mapping` has {one!r}: {other!r}; give module paths.")

@@ -40,7 +40,8 @@ def profile(of: Compared, frame: pd.DataFrame, direction: str, step: int | None)
         gain = of.found.difference[rows] / of.flow.came_in[rows]
     found["gain"] = pd.array(np.where(np.isfinite(gain), gain, np.nan), "Float64")
     found.loc[found["gain"].isna(), "gain"] = pd.NA
-    return found[[*COLUMNS]]
+    made: pd.DataFrame = found[[*COLUMNS]]
+    return made
 
 
 def rows_of(

@@ -13,7 +13,7 @@ float32 with sqrt(k).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,9 @@ EXTREME: Final = 4.0
 MOMENT: Final = 8.0
 """lambda of mean, std, l2: the error of one element, averaged over those that are independent."""
 
+SHARED: Final = 0.5
+"""Roundings that all elements share, of a scale or a constant, in units of u: they do not cancel."""
+
 WHOLE: Final = 2.0
 """lambda of the norm of the difference of two kept tensors, which is an average itself."""
 
@@ -68,7 +71,7 @@ def units(dtypes: Sequence[str]) -> Floats:
     return np.array([UNITS.get(each.removeprefix("torch."), 0.0) for each in dtypes], np.float64)
 
 
-def lowest(tolerance: float | str) -> tuple[float, float]:
+def lowest(tolerance: Any) -> tuple[float, float]:
     """Return the factor and the least unit roundoff that `compare(tolerance=...)` asks for.
 
     Raises:
@@ -98,14 +101,14 @@ def tolerance(unit: Floats, terms: Floats, numel: Floats, factor: float = 1.0) -
 
     >>> t = tolerance(np.array([2.0**-24]), np.array([1.0]), np.array([1.0]))
     >>> [round(float(each.item() / 2**-24)) for each in t]
-    [8, 18, 4]
+    [8, 16, 4]
     """
-    summed = np.minimum(unit, _SINGLE)
     root = np.sqrt(np.maximum(terms, 1.0))
-    one = unit + root * summed
-    spread = np.minimum(1.0, root / np.sqrt(np.maximum(numel, 1.0)))
+    many = np.sqrt(np.maximum(numel, 1.0))
+    summed = root * np.minimum(unit, _SINGLE)
+    averaged = unit / many + summed * np.minimum(1.0, root / many)
     return Tolerance(
-        factor * EXTREME * one,
-        factor * (2 * unit + MOMENT * one * spread),
-        factor * WHOLE * one,
+        factor * EXTREME * (unit + summed),
+        factor * (SHARED * unit + MOMENT * averaged),
+        factor * WHOLE * (unit + summed),
     )

@@ -51,9 +51,10 @@ class Sums:
 
     def _largest(self, roles: tuple[str, ...], values: Floats) -> Floats:
         """Return the largest value of each module's records in these roles."""
-        wanted = np.isin(self._roles, roles)[self.side.data["site"]] if self._roles else []
         found = np.zeros(self.count)
-        rows = np.flatnonzero(wanted)
+        if not self._roles:
+            return found
+        rows = np.flatnonzero(np.isin(self._roles, roles)[self.side.data["site"]])
         np.maximum.at(found, self.module[self.side.data["site"][rows]], values[rows])
         return found
 

@@ -33,6 +33,9 @@ _DIGITS: Final = {
 }
 """Binary digits of a format, and the exponent of its smallest normal number."""
 
+_SIGN: Final = 128
+"""From here on the first of 8 bits is set."""
+
 _NATIVE: Final = (
     *("float64", "float32", "float16", "int64", "int32", "int16", "int8"),
     *("uint8", "uint16", "uint32", "uint64", "bool", "complex64", "complex128"),
@@ -139,9 +142,8 @@ def _apart(
 
 
 def _wide(values: NDArray[Any]) -> Floats:
-    if values.dtype.kind == "c":
-        return np.abs(values).astype(np.float64)  # type: ignore[no-any-return]
-    return values.astype(np.float64)  # type: ignore[no-any-return]
+    size = np.abs(values) if values.dtype.kind == "c" else values
+    return np.asarray(size, np.float64)
 
 
 def ulps(a: Floats, b: Floats, dtype: str) -> Floats:
@@ -177,7 +179,7 @@ def array_of(kept: Kept) -> NDArray[Any] | None:
         return data.view(kept.dtype)
     if kept.dtype == "bfloat16":
         wide = data.view(np.uint16).astype(np.uint32) << 16
-        return wide.view(np.float32)  # type: ignore[no-any-return]
+        return wide.view(np.float32)
     if kept.dtype in _DIGITS:
         return _float8(kept.dtype)[data]
     return None
@@ -198,7 +200,8 @@ def _float8(dtype: str) -> NDArray[np.float32]:
     else:
         top = exponent == 2 ** (7 - stored) - 1
         value[top] = np.where(fraction[top] == 0, np.inf, np.nan)
-    return np.where(code >= 128, -value, value).astype(np.float32)  # noqa: PLR2004 - the sign bit
+    signed: NDArray[np.float32] = np.where(code >= _SIGN, -value, value).astype(np.float32)
+    return signed
 
 
 # -- all of a comparison ------------------------------------------------------------------------

@@ -44,7 +44,7 @@ class Plots:
         """
         from probe_nb.view.plots import pairs
 
-        parted = [(each.step, int(each.rows["order"].min())) for each in self._of.divergences]
+        parted = {label for each in self._of.divergences for label in each.rows.index}
         return pairs.profile(ax, self._of.profile(direction, step), parted)
 
     def histograms(

@@ -22,7 +22,7 @@ _EDGE = 0.2
 """What is the same is drawn at the smallest difference times this."""
 
 
-def profile(ax: Axes | None, found: pd.DataFrame, parted: list[tuple[int, int]]) -> Axes:
+def profile(ax: Axes | None, found: pd.DataFrame, parted: set[int]) -> Axes:
     """Draw differences in execution order, their bound, and crosses where runs part."""
     names = [
         f"{shown(str(m))} {a}".strip() for m, a in zip(found["module"], found["api"], strict=True)
@@ -41,12 +41,8 @@ def profile(ax: Axes | None, found: pd.DataFrame, parted: list[tuple[int, int]])
     (limit,) = ax.plot(bound, place, color=colours.soft, linestyle="--", linewidth=1.0)
     ax.set_xscale("log")
     ax.set_xlim(low, high * 2)
-    orders = {order for _, order in parted}
-    mine = [
-        n
-        for n, (o, v) in enumerate(zip(found["order"], found["verdict"], strict=True))
-        if o in orders and v == "diverged"
-    ]
+    verdicts = enumerate(zip(found.index, found["verdict"], strict=True))
+    mine = [n for n, (label, v) in verdicts if label in parted and v == "diverged"]
     cross = ax.plot(
         shown_size[mine], place[mine], gid="parts", **_cross(colours.alarm, colours.page)
     )
