@@ -303,7 +303,8 @@ class ModuleHooks:
         if self.extras is not None and not late:
             self.extras.entering(call, module, leaves)
         self._see(call, "input", leaves, late=late)
-        if self.values is not None and not late:
+        unseen = late or call.choice.silent == "forward"
+        if self.values is not None and not unseen:
             self.values.given(call, args, kwargs, self.unread)
         if call.choice.silent == "backward":
             return
@@ -322,7 +323,8 @@ class ModuleHooks:
         if not call.recorded:
             return
         self._see(call, "output", leaves, late=late)
-        if self.values is not None and not late:
+        unseen = late or call.choice.silent == "forward"
+        if self.values is not None and not unseen:
             self.values.returned(call, output, self.unread)
         if self.extras is not None and (module := call.watched.module()) is not None:
             self.extras.leaving(call, module, [] if late else leaves)

@@ -39,25 +39,73 @@ def modes():
 
 
 def functions():
-    """Return every function of the packages whose functions msProbe replaces."""
-    owners = (torch, F, torch.Tensor, torch._C._nn, torch.linalg, torch.fft, torch.special)
-    return {
-        (owner.__name__, name): value
-        for owner in owners
-        for name in dir(owner)
-        if callable(value := inspect.getattr_static(owner, name))
-    }
+    """Return every function of the packages whose functions msProbe replaces, and what it runs."""
+    owners = (
+        *(torch, F, torch.Tensor, torch._C._nn, torch._C._VariableFunctions, torch._VF),
+        *(torch.linalg, torch.fft, torch.special, torch.ops.aten, torch.distributed),
+        *(nn.Module, nn.Linear, torch.optim.Optimizer, torch.optim.SGD, torch.autograd.Function),
+        *(torch.autograd, torch.utils.checkpoint, torch.jit, torch.nn.utils),
+    )
+    found = {}
+    for owner in owners:
+        for name in dir(owner):
+            value = inspect.getattr_static(owner, name)
+            kind = type(value)  # an object may answer `isinstance` with a warning
+            inner = value.__func__ if kind in {staticmethod, classmethod} else value
+            if callable(inner):
+                key = getattr(owner, "__name__", str(owner)), name
+                code = inner.__code__ if type(inner) is types.FunctionType else None
+                found[key] = value, code
+    return found
 
 
-def test_no_function_of_torch_is_replaced_before_during_and_after():
+class Looks(nn.Module):
+    """Takes stock while it runs, and while its gradient does."""
+
+    def __init__(self):
+        super().__init__()
+        self.lin, self.seen = nn.Linear(2, 2), []
+
+    def look(self, *_):
+        self.seen.append(functions())
+
+    def forward(self, x):
+        y = F.relu(self.lin(x))
+        y.register_hook(self.look)
+        self.look()
+        return y
+
+
+@pytest.mark.parametrize("level", ["module", "api", "mix", "debug"])
+def test_no_function_of_torch_is_replaced_before_during_and_after(level):
+    torch.ops.aten.relu(torch.ones(1))  # torch puts an operator into its package when it is used
+    model = Looks()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
     before = functions()
-    assert len(before) > 1500
-    with watched(nn.Linear(2, 2), level="mix"):
-        F.relu(torch.ones(2))
+    assert len(before) > 2500
+    options = {} if level in ("api", "mix") else {"apis": None}
+    with watched(model, level=level, optimizer=optimizer, keep="*", **options):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        model.look()
+    model.look()
+    assert len(model.seen) == 4
+    for each in model.seen:
+        assert each.keys() == before.keys()
+        assert [name for name in before if each[name][0] is not before[name][0]] == []
+        assert [name for name in before if each[name][1] is not before[name][1]] == []
+
+
+def test_of_what_is_registered_that_one_name_is_replaced_and_restored():
+    mine = module()
+    before = functions(), dict(vars(mine))
+    with watched() as run:
+        run.register_custom_api(mine, "double")
+        assert {name for name in before[1] if vars(mine)[name] is not before[1][name]} == {"double"}
         during = functions()
-    after = functions()
-    assert before.keys() == during.keys() == after.keys()
-    assert all(before[name] is during[name] is after[name] for name in before)
+    after = functions(), dict(vars(mine))
+    assert before == after
+    assert during == before[0]
 
 
 class Listener(TorchFunctionMode):
