@@ -226,7 +226,8 @@ def watch(
         SelectionError: A pattern matches no module.
         ConfigError: An option makes no sense, or is not known.
 
-    Cost: one reduction per distinct tensor; nothing waits for the device before a step ends.
+    Cost: one reduction per distinct tensor; nothing waits for the device before a step ends,
+    but with `checksum` and `stop_on`.
 
     >>> import torch, probe_nb as probe
     >>> model = torch.nn.Linear(2, 1, bias=False)
