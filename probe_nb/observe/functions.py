@@ -39,6 +39,13 @@ from probe_nb.terms import Role
 OF_CALLS: Final[frozenset[Role]] = frozenset({"input", "output", "grad_output", "grad_input"})
 """What is recorded of a call of a function."""
 
+_WRITES_UNSEEN: Final = frozenset(
+    f"{prefix}.{name}"
+    for prefix in ("Functional", "Torch")
+    for name in ("batch_norm", "instance_norm", "native_batch_norm", "batch_norm_update_stats")
+)
+"""Functions that write running statistics, which no version tells of."""
+
 _task: Final[Callable[[], int]] = torch._C._current_graph_task_id
 _tracing: Final[Callable[[], Any]] = torch._C._get_tracing_state
 
@@ -260,7 +267,7 @@ class Functions:
 
     def _end(self, begun: Begun, result: Any, *, late: bool) -> None:
         call = begun.call
-        if not begun.graph:
+        if not begun.graph or call.watched.api in _WRITES_UNSEEN:
             self._rewrote()
         result = begun.written if result is None else result
         leaves = results(result, self._unread)

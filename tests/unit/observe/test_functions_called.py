@@ -64,3 +64,12 @@ def test_how_a_call_is_written_is_read_from_its_instruction():
     assert forms("f(*x)") == []
     assert forms("f(**x)") == []
     assert forms("x + 1") == []
+
+
+def test_running_statistics_are_those_before_each_call():
+    norm = torch.nn.BatchNorm1d(1, momentum=1.0)
+    with probe.watch(level="api", apis="Functional.batch_norm", roles="input") as run:
+        for mean in (2.0, 7.0, 1.0):
+            norm(torch.full((4, 1), mean))
+    seen = run.frame(leaf="1")  # they were 0 at first, and then what the call before had seen
+    assert seen["mean"].tolist() == [0.0, 2.0, 7.0]
