@@ -144,7 +144,7 @@ class Collection:
         _make_room(self._run)
         asked = options(self.settings, self._number, tokens)
         session = Session(self._models, asked, None, None, into=self._run)
-        session.open(restarted=lambda _: None)
+        session.open()
         session.count_by_hand()
         self._models, self._session = {}, session
         for each in registered:

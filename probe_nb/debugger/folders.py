@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from pathlib import Path
+from typing import Any
 
 from probe_nb.debugger.config import Settings
 from probe_nb.dump import writer
@@ -25,6 +26,7 @@ class Folder:
         self._run = run
         self._root = Path(settings.dump_path).expanduser().absolute()
         self._places: list[Path] = []
+        self._written: tuple[Any, ...] = ()
 
     def make(self, rank: int | None) -> None:
         """Make the folder: one that cannot be made is told before anything is collected.
@@ -56,20 +58,23 @@ class Folder:
             notify(f"probe_nb: {text}. The run in memory is whole: `debugger.run`.")
 
     def _write(self, place: Path) -> None:
-        self._run.flush()
+        run = self._run
+        state = (place, len(run), len(run.value_table), len(run.call_table))
+        if state == self._written:  # by `stop`, and nothing came since
+            return
         for earlier in self._places:
             if earlier != place and earlier.is_dir():
                 _moved(earlier, place)
         place.mkdir(parents=True, exist_ok=True)
         settings = self._settings
         how = writer.wanted(
-            self._run,
+            run,
             task=settings.task,
             extra_info=settings.extra_info,
             files=settings.keeps_tensors,
         )
-        rank = _number(self._run.info.rank)
-        writer.write_into(self._run, place, how, step=self._step, rank=rank)
+        writer.write_into(run, place, how, step=self._step, rank=_number(run.info.rank))
+        self._written = state
 
 
 def _number(rank: int | None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -104,7 +105,8 @@ class Life:
             why = "`token_range`" if tokens is not None else f"The level {self.settings.level}"
             raise ConfigError(f"{why} needs a model: `start(model)`.")
         self._models = {name: weakref.ref(each) for name, each in models.items()}
-        if self._collection is not None and not self._collection.is_of(models):
+        now = self._collection
+        if now is not None and now.settings.level in _NEEDS_MODEL and not now.is_of(models):
             self._say(
                 "`start` was given another model in the middle of a step, of which nothing is "
                 "collected before the next. Give it a list of both when the step begins."
@@ -219,7 +221,7 @@ def _tokens(value: Any) -> Tokens:
 def _signature(path: object) -> tuple[int, int] | None:
     """Return what changes when a file does; None where there is none."""
     try:
-        found = Path(path).expanduser().stat() if isinstance(path, str) else None
+        found = Path(path).expanduser().stat() if isinstance(path, (str, os.PathLike)) else None
     except OSError:
         return None
     return None if found is None else (found.st_mtime_ns, found.st_size)
