@@ -15,12 +15,13 @@ from IPython.core.completer import (
 )
 from IPython.core.interactiveshell import InteractiveShell
 
+from probe_nb.magics.comparing import COMPARED
 from probe_nb.magics.line import OPTIONS
 from probe_nb.magics.saving import SAVED
 from probe_nb.terms import MODULE_ROLES
 
 _LINE: Final = re.compile(
-    r"\s*(?P<magic>%probe_start|%%probe|%probe_save)\s(?P<typed>.*)", re.DOTALL
+    r"\s*(?P<magic>%probe_start|%%probe|%probe_save|%probe_compare)\s(?P<typed>.*)", re.DOTALL
 )
 _FLAGS: Final = ("--no-live",)
 _VARIABLES: Final = {
@@ -35,7 +36,7 @@ def matcher(shell: InteractiveShell) -> Callable[[CompletionContext], SimpleMatc
     @context_matcher(identifier="probe_nb.completion")  # type: ignore[untyped-decorator]
     def complete(context: CompletionContext) -> SimpleMatcherResult:
         found = _LINE.fullmatch(context.text_until_cursor)
-        look = _saved if found and found["magic"] == "%probe_save" else candidates
+        look = _LOOKS.get(found["magic"], candidates) if found else candidates
         names = look(found["typed"], shell.user_ns) if found else []
         fits = [SimpleCompletion(text=name) for name in names if name.startswith(context.token)]
         return SimpleMatcherResult(completions=fits, suppress=bool(fits))
@@ -72,6 +73,23 @@ def _saved(typed: str, variables: Mapping[str, Any]) -> list[str]:
     if word.startswith("-") or any(e not in names for e in before if not e.startswith("--")):
         return list(SAVED)
     return _holding(variables, "torch", "Tensor")
+
+
+def _compared(typed: str, variables: Mapping[str, Any]) -> list[str]:
+    """Return the same for `%probe_compare`: the variables that hold a run, then the options."""
+    before = typed.split()
+    word = "" if not before or typed[-1].isspace() else before.pop()
+    if word.startswith("-"):
+        return list(COMPARED)
+    if before and before[-1] in COMPARED and before[-1] != "--fuzzy":
+        return []
+    return _holding(variables, "probe_nb.run", "Run")
+
+
+_LOOKS: Final[dict[str, Callable[[str, Mapping[str, Any]], list[str]]]] = {
+    "%probe_save": _saved,
+    "%probe_compare": _compared,
+}
 
 
 def _values(option: str, variables: Mapping[str, Any]) -> list[str]:

@@ -23,9 +23,11 @@ from IPython.core.magic import (
 from IPython.display import display
 
 from probe_nb import session
+from probe_nb.comparison import Comparison
 from probe_nb.errors import NonFiniteError, ProbeWarning
 from probe_nb.magics import saving
 from probe_nb.magics.cell import compiled
+from probe_nb.magics.comparing import compared, takes_runs
 from probe_nb.magics.completion import matcher
 from probe_nb.magics.line import evaluate, parse, takes_model
 from probe_nb.magics.saving import takes_value
@@ -216,6 +218,24 @@ class ProbeMagics(Magics):
             raise UsageError(f"There is no watch to record it. {_NOTHING}")
         value = evaluate(asked.value, _scope(self.shell, local_ns))
         session.save(value, asked.name, backward=not asked.no_backward)
+
+    @line_magic
+    @no_var_expand
+    @needs_local_scope
+    @takes_runs("%probe_compare")
+    def probe_compare(self, line: str, local_ns: dict[str, Any] | None = None) -> Comparison | None:
+        """Compare two runs and say where they part; `c = %probe_compare a b` keeps the comparison.
+
+        Examples::
+
+            %probe_compare gpu_run npu_run
+            %probe_compare "runs/gpu.parquet" npu_run --tolerance tf32
+            %probe_compare run --ranks 0,1
+        """
+        __tracebackhide__ = True
+        scope = _scope(self.shell, local_ns)
+        found = compared(type(self).probe_compare, line.removesuffix(";"), scope)
+        return None if line.rstrip().endswith(";") else found
 
     @line_magic("probe")  # type: ignore[arg-type]
     @no_var_expand

@@ -179,6 +179,7 @@ ROLES = [
         ("%probe_save ba", ["batch"]),
         ("%probe_save --name it b", ["batch"]),
         ("%probe_save batch --n", ["--name", "--no-backward"]),
+        ("%probe_compare a --", ["--fuzzy", "--mapping", "--ranks", "--tolerance"]),
     ],
 )
 def test_tab_completes_exactly_what_fits(completions, text, expected):

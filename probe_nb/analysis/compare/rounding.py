@@ -46,7 +46,7 @@ MOMENT: Final = 8.0
 """lambda of mean, std, l2: the error of one element, averaged over those that are independent."""
 
 SHARED: Final = 0.5
-"""Roundings that all elements share, of a scale or a constant, in units of u: they do not cancel."""
+"""Roundings that all elements share, of a constant for one, in units of u: they do not cancel."""
 
 WHOLE: Final = 2.0
 """lambda of the norm of the difference of two kept tensors, which is an average itself."""
