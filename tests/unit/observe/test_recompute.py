@@ -445,7 +445,7 @@ def test_no_region_outlives_its_graph():
     model = nn.Linear(1, 1)
     with probe.watch(model, live=False):
         (opened,) = session.sessions()
-        known = opened._modules._regions
+        known = opened._rooms.modules._regions
         for _ in range(200):
             x = torch.ones(1, 1, requires_grad=True)
             checkpoint(model, x, use_reentrant=True).sum().backward()
