@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from probe_nb.errors import ConfigError
-from probe_nb.exports.lines import Line, Shares, top_level, value
+from probe_nb.exports import names
+from probe_nb.exports.lines import Line, Shares, value
+from probe_nb.exports.names import leaves_of, squashed
 
 TABLES: Final = (
     *("actv", "actv_grad", "grad_unreduced", "grad_reduced", "exp_avg", "exp_avg_sq"),
@@ -38,11 +38,6 @@ _COLUMNS: Final = {
 """The quantities of `extras=`, and the columns that they are in."""
 
 _WORDS: Final = {"attention_hook": "attention", "linear_hook": "linear"}
-
-_SQUASHED: Final = tuple(
-    re.compile(rf"^.*\.({word}.*)$")
-    for word in (r"layers?\.", r"embeddings?\.", "final", "output", "norm")
-)
 
 
 class Row(NamedTuple):
@@ -86,6 +81,7 @@ class Sheets:
         self._shares = shares
         self._layout = layout
         self._models: dict[str, int] = {}
+        self._owners = self._short_names() if layout.squash_name else {}
         for each in self._rows:
             self._stage(each.model)
 
@@ -106,19 +102,33 @@ class Sheets:
         }
         return {name: rows for name, rows in made.items() if rows and name in self._layout.tables}
 
+    def _short_names(self) -> dict[tuple[str, str], str]:
+        """Return whose each short name is: of two that would be cut alike it is the first's.
+
+        Gradients arrive from behind; what an optimizer does is in the order of the model.
+        """
+        owners: dict[tuple[str, str], str] = {}
+        for line in sorted(self._rows, key=lambda each: each.direction == "backward"):
+            leaf = line.leaf.removeprefix("before.").removesuffix(".grad")
+            path = f"{line.module}.{leaf}" if line.module else leaf
+            for each in (line.module, path):
+                owners.setdefault((line.model, squashed(each)), each)
+        return owners
+
     # -- modules ------------------------------------------------------------------------------
 
     def _activations(self, roles: tuple[str, str]) -> list[Row]:
         """Return the rows of inputs and outputs, or of their gradients."""
         mine = [each for each in self._rows if each.role in roles and each.training is not False]
         mine = [each for each in mine if self._wants_module(each)]
-        again, known, done = _again(mine), leaves_of(self._rows), _done(mine)
+        again, known, done = names.again(mine), leaves_of(self._rows), names.done(mine)
         made: list[tuple[tuple[Any, ...], Row]] = []
         for line in mine:
             if line.measured:
                 word = line.role.removeprefix("grad_")
                 leaves = known[line.model, line.module, word]
-                name = f"{self._name(line.module)}.{word}{_number(line, leaves)}{again(line)}"
+                end = f"{word}{names.number_of(line, leaves)}{again(line)}"
+                name = f"{self._name(line, line.module)}.{end}"
                 place = leaves.index(line.leaf) if line.leaf in leaves else len(leaves)
                 key = (*done(line), line.call, roles.index(line.role), place, line.order)
                 made.append((key, self._row(line, name, micro=True)))
@@ -181,7 +191,7 @@ class Sheets:
         for line, parameter in named:
             path = f"{line.module}.{parameter}" if line.module else parameter
             if line.measured and self._wants_parameter(line, path):
-                made.append(self._row(line, self._name(path), micro=micro))
+                made.append(self._row(line, self._name(line, path), micro=micro))
         return made
 
     def _wants_parameter(self, line: Line, path: str) -> bool:
@@ -210,7 +220,7 @@ class Sheets:
     def _feature(self, table: str, line: Line, parameter: str, columns: dict[str, float]) -> Row:
         word = _WORDS.get(table, "moe_router")
         more = "" if parameter in ("", "weight", "wg") else f".{parameter}"
-        name = f"{self._name(line.module)}.{word}{more}"
+        name = f"{self._name(line, line.module)}.{word}{more}"
         micro = line.micro_step if table in MICRO else None
         values = [columns.get(column) for column in FEATURES[table]]
         return Row(self._stage(line.model), name, line.step, micro, values)
@@ -247,83 +257,14 @@ class Sheets:
         names = (path, f"{stage}:{path}")
         return (*names, short, f"{stage}:{short}") if self._layout.squash_name else names
 
-    def _name(self, path: str) -> str:
-        return squashed(path) if self._layout.squash_name else path
-
-
-def squashed(path: str) -> str:
-    """Return a path from its last `layers.`, `embedding.`, `final`, `output` or `norm` on."""
-    for pattern in _SQUASHED:
-        if found := pattern.match(path):
-            return found[1]
-    return path
+    def _name(self, line: Line, path: str) -> str:
+        """Return the name of a module or parameter; of two that would be cut alike one is not."""
+        if not self._layout.squash_name:
+            return path
+        short = squashed(path)
+        return short if self._owners.get((line.model, short), path) == path else path
 
 
 def _moment(line: Line) -> tuple[Any, ...]:
     """Return which backward a row is of."""
     return (line.micro_step, line.backward)
-
-
-def _done(rows: Iterable[Line]) -> Callable[[Line], tuple[int, int]]:
-    """Return where the rows of a module stand in a table.
-
-    Forward: as modules were done, of each its micro steps. Backward: micro step by micro step, as
-    their first gradients came.
-    """
-    places: dict[tuple[Any, ...], int] = {}
-
-    def key(line: Line) -> tuple[Any, ...]:
-        micro = line.micro_step if line.direction == "backward" else -1
-        return (line.model, line.module, micro)
-
-    for line in rows:
-        if line.direction != "backward" or key(line) not in places:
-            places[key(line)] = line.order
-
-    def place(line: Line) -> tuple[int, int]:
-        if line.direction == "backward":
-            return (line.micro_step, places[key(line)])
-        return (places[key(line)], line.micro_step)
-
-    return place
-
-
-def _again(rows: Iterable[Line]) -> Callable[[Line], str]:
-    """Return what a name ends with of the second and later calls in one micro step: `#1`."""
-    first: dict[tuple[Any, ...], list[int]] = {}
-    for line in rows:
-        calls = first.setdefault((line.step, line.micro_step, line.model, line.module), [])
-        if line.call not in calls:
-            calls.append(line.call)
-
-    def ending(line: Line) -> str:
-        calls = first[line.step, line.micro_step, line.model, line.module]
-        number = sorted(calls).index(line.call)
-        return f"#{number}" if number else ""
-
-    return ending
-
-
-def leaves_of(rows: Iterable[Line]) -> dict[tuple[str, str, str], list[str]]:
-    """Return of each module which inputs and outputs it has, or gradients of them, in order."""
-    found: dict[tuple[str, str, str], list[str]] = {}
-    for line in rows:
-        word = line.role.removeprefix("grad_")
-        if word in ("input", "output"):
-            known = found.setdefault((line.model, line.module, word), [])
-            if line.leaf not in known:
-                known.append(line.leaf)
-    return defaultdict(list, found)
-
-
-def _number(line: Line, known: list[str]) -> str:
-    """Return the number that a name has where a module has several inputs or outputs.
-
-    Arguments are numbered in their order, keywords behind the others; the parts of one, which the
-    monitor does not look into, have their own path.
-    """
-    leaf = line.leaf
-    whole = [each for each in known if top_level(each)]
-    if line.role.endswith("input") and leaf in whole:
-        return f"_{whole.index(leaf)}" if len(whole) > 1 else ""
-    return "" if known == ["0"] else f"_{leaf}"

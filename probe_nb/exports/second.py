@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from probe_nb.exports.layout import leaves_of
 from probe_nb.exports.lines import Line, value
 from probe_nb.exports.monitor_csv import append
+from probe_nb.exports.names import leaves_of
 
 OPS: Final = ("min", "max", "mean", "norm", "nans")
 MONITORS: Final = ("module", "weight_grad", "optimizer", "param", "cc")

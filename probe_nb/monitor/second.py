@@ -163,7 +163,8 @@ class TrainerMonitorV2:
                 recorded.run.flush()
                 self._write(recorded.run, step)
         finally:
-            recorded.run.step()
+            recorded.next_step(self.current_step)
+            self.run = recorded.run
 
     def _write(self, run: Run, step: int) -> None:
         rows = lines(run.columns, [step])

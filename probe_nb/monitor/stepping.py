@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.hooks import RemovableHandle
 
 from probe_nb.doors import start
 from probe_nb.errors import notify
@@ -16,6 +17,10 @@ from probe_nb.session import sessions, stop
 
 _NO_END: Final = 2**30
 """Forwards in a step: it ends where the monitor says so, and nowhere else."""
+
+
+ROWS: Final = 2_000_000
+"""So many rows of a run, about 400 MB, are kept: then another begins. All are written by then."""
 
 
 class Recorded:
@@ -31,15 +36,28 @@ class Recorded:
         """Open a session; what `start` raises is raised."""
         if optimizer is not None:
             options["optimizer"] = optimizer
-        self.run: Run = start(model, live=False, micro_batches=_NO_END, **options)
+        self._model, self._options = model, options
         self._stepped = stepped
         self._optimizer = None if optimizer is None else weakref.ref(optimizer)
-        self._hook = None
-        if optimizer is not None:
+        self._hook: RemovableHandle | None = None
+        self.run: Run = self._begin()
+
+    def _begin(self, **options: Any) -> Run:
+        options = {**self._options, **options}
+        run = start(self._model, live=False, micro_batches=_NO_END, **options)
+        if self._optimizer is not None:
             self._hook = register_optimizer_step_post_hook(self._after)
         for session in sessions():
-            if session.run is self.run:
+            if session.run is run:
                 session.closers.append(self._let_go)
+        return run
+
+    def next_step(self, number: int) -> None:
+        """End the step; the next has this number. A run that has become long is left behind."""
+        self.run.step()
+        if len(self.run.columns) > ROWS:
+            self.close()
+            self.run = self._begin(first_step=number)
 
     def _after(self, optimizer: Optimizer, *_: Any) -> None:
         """Run after the step of any optimizer in the process, and after the session's own hooks."""

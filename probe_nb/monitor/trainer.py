@@ -10,9 +10,10 @@ from typing import Any, Final
 from torch.optim import Optimizer
 
 from probe_nb.errors import ConfigError, SessionStateError, notify
-from probe_nb.exports.layout import Sheets, squashed
+from probe_nb.exports.layout import Sheets
 from probe_nb.exports.lines import Line, Shares, lines
 from probe_nb.exports.monitor_csv import CsvFolder
+from probe_nb.exports.names import squashed
 from probe_nb.exports.structure import module_struct
 from probe_nb.exports.tensorboard import Board
 from probe_nb.monitor import asking
@@ -232,7 +233,8 @@ class TrainerMon:
             if not self._idle:
                 self._write(recorded.run, step)
         finally:
-            recorded.run.step()
+            recorded.next_step(self._step)
+            self.run = None if self._idle else recorded.run
         self._after(step)
 
     def _after(self, step: int) -> None:

@@ -304,6 +304,23 @@ def test_squash_name_cuts_what_stands_before_the_layers():
     ]
 
 
+def test_of_two_names_that_would_be_cut_alike_one_is_whole():
+    class Deep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.ModuleDict({"layers": nn.Linear(4, 4)})
+            self.b = nn.ModuleDict({"layers": nn.Linear(4, 4)})
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.b["layers"](self.a["layers"](x))
+
+    monitor = monitored({**ALL, "squash_name": True}, 1, model=Deep())
+    found = [r["name"] for r in rows(monitor, "param_origin_0-0.csv")]
+    assert found == ["layers.weight", "layers.bias", "b.layers.weight", "b.layers.bias"]
+    gradients = [r["name"] for r in rows(monitor, "grad_unreduced_0-0.csv")]
+    assert sorted(gradients) == sorted(found)
+
+
 # -- steps ------------------------------------------------------------------------------------------
 
 
@@ -381,6 +398,19 @@ def test_a_rank_that_is_not_named_writes_nothing(tmp_path):
     monitor = monitored({"wg_distribution": True, "module_ranks": [3]}, 1)
     assert monitor.run is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_has_become_long_is_left_behind(monkeypatch):
+    from probe_nb.monitor import stepping
+
+    monkeypatch.setattr(stepping, "ROWS", 30)
+    monitor = monitored({"wg_distribution": True, "ops": ["norm"]}, 9)
+    assert monitor.run is not None
+    assert 0 < len(monitor.run) <= 30 + 12
+    assert len(files(monitor)) == 2 * 9
+    whole = monitored({"wg_distribution": True, "ops": ["norm"]}, 9)
+    for name in files(monitor):
+        assert rows(monitor, name) == rows(whole, name) or "0-0" in name
 
 
 # -- a configuration that changes -------------------------------------------------------------------
