@@ -19,8 +19,8 @@ from probe_nb.errors import ConfigError
 from probe_nb.extras import BELOW, OF_STEP
 from probe_nb.keeper import Keeper
 from probe_nb.measuring import Measuring, SummingAndMeasuring
-from probe_nb.observe.arguments import Arguments
 from probe_nb.observe import structure
+from probe_nb.observe.arguments import Arguments
 from probe_nb.observe.attach import Attachment
 from probe_nb.observe.buffers import Buffers
 from probe_nb.observe.calls import Clock
@@ -48,7 +48,7 @@ from probe_nb.stats.summary import Reducer
 from probe_nb.stopping import Stopper
 from probe_nb.store.columns import Columns
 from probe_nb.summing import Summing
-from probe_nb.terms import Role
+from probe_nb.terms import Role, RunInfo
 from probe_nb.unmeasured import Unmeasured
 from probe_nb.valuing import ValueWriter
 
@@ -117,33 +117,16 @@ def wired(
     watched = watched_modules(models, options.select)
     by_id = {id(w.module()): w for w in watched}
     optimizers, scaling = as_optimizers(optimizer), as_scaler(scaler)
-    info = about.begin(models, len(watched), options)
-    if into is not None:
-        info = about.go_on(into.info, info)
+    info, options = _about(models, watched, options, into)
     chosen = _chosen(watched, options)
-    if not options.wants_rank(rank := _rank(info.rank)):
-        options = replace(options, wants=lambda _: False)
-        info.notices.append(_NOT_THIS_RANK.format(rank=rank, ranks=options.ranks))
-    info.tree = structure.tree(watched)
     run = into or Run(info, Columns(budget=options.memory, notices=info.notices))
     expects_training = bool(optimizers) or scaling is not None
     clock = _clock(options, events, expects_training=expects_training)
     writer = _recorder(run, options, clock, scaling)
-    recorder: Recorder | Keeper | Stopper = writer
-    if isinstance(writer, Measuring):
-        if scaling is not None and any(each.name == BELOW for each in options.extras):
-            raise ConfigError("`below` counts gradients as they come; give no `scaler` with it.")
-        writer.wants(options.extras, watched)
-    if options.keep is not None:
-        recorder = Keeper(writer, options.keep, run, watched, options.level)
-    if options.stop_on is not None:
-        recorder = Stopper(recorder, run, events.stopped, outputs="output" in options.roles)
+    _measure(writer, options, scaling, watched)
+    recorder = _guarded(writer, run, options, watched, events)
     sink = Slicing(recorder, options.slices) if options.slices else recorder
-    roles, tasks = frozenset(options.roles), Tasks(clock)
-    if options.level == "api":
-        roles &= OF_CALLS
-    if options.level == "debug":
-        roles = frozenset()
+    roles, tasks = _roles(options), Tasks(clock)
     gradients = Gradients(clock, sink, roles, tasks)
     only = Only(by_id, clock)
     only.chosen = chosen
@@ -187,16 +170,8 @@ def wired(
             rewrote=writer.rewrote,
             chosen=chosen,
         )
-    if options.level != "debug":
-        modules.hierarchy = Hierarchy(run.call_table, info.rank, stacks=options.stacks)
-        if functions is not None:
-            functions.hierarchy = modules.hierarchy
-            modules.hierarchy.functions = functions.registered.running_rows
     values = ValueWriter(run.value_table, writer, info.rank)
-    if options.values:
-        modules.values = Arguments(values, roles, recomputes=options.recompute)
-        if functions is not None:
-            functions.values = modules.values
+    _look_beside(modules, functions, run, options, values)
     scale = scaling.scale if scaling is not None else lambda: None
     of_steps = roles if not (options.one_way or options.structure) else frozenset[Role]()
     rows = StepRows(watched, clock, sink, only, roles=of_steps, scale=scale)
@@ -236,7 +211,7 @@ def wired(
         variables=Variables(
             clock,
             gradients,
-            recorder,
+            sink,
             values,
             modules=modules,
             begins=events.step_begins,
@@ -252,6 +227,74 @@ def wired(
             uncompiled=Uncompiled() if opened else None,
         ),
     )
+
+
+def _about(
+    models: dict[str, nn.Module], watched: list[Watched], options: WatchConfig, into: Run | None
+) -> tuple[RunInfo, WatchConfig]:
+    """Return what the run says of itself, and the options that hold in this process."""
+    info = about.begin(models, len(watched), options)
+    if into is not None:
+        info = about.go_on(into.info, info)
+    if not options.wants_rank(rank := _rank(info.rank)):
+        options = replace(options, wants=lambda _: False)
+        info.notices.append(_NOT_THIS_RANK.format(rank=rank, ranks=options.ranks))
+    info.tree = structure.tree(watched)
+    return info, options
+
+
+def _measure(
+    writer: Recorder, options: WatchConfig, scaling: ScalerWatch | None, watched: list[Watched]
+) -> None:
+    """Have computed what is wanted beside the rows.
+
+    Raises:
+        ConfigError: It makes no sense with a scaler.
+        SelectionError: A pattern matches no module.
+    """
+    if not isinstance(writer, Measuring):
+        return
+    if scaling is not None and any(each.name == BELOW for each in options.extras):
+        raise ConfigError("`below` counts gradients as they come; give no `scaler` with it.")
+    writer.wants(options.extras, watched)
+
+
+def _guarded(
+    writer: Recorder, run: Run, options: WatchConfig, watched: list[Watched], events: Events
+) -> Recorder | Keeper | Stopper:
+    """Return what keeps tensors and stops at a NaN, where that is asked for, and records all."""
+    recorder: Recorder | Keeper = writer
+    if options.keep is not None:
+        recorder = Keeper(writer, options.keep, run, watched, options.level)
+    if options.stop_on is None:
+        return recorder
+    return Stopper(recorder, run, events.stopped, outputs="output" in options.roles)
+
+
+def _roles(options: WatchConfig) -> frozenset[Role]:
+    """Return the roles that calls, parameters and optimizers have rows of."""
+    if options.level == "debug":
+        return frozenset()
+    roles = frozenset(options.roles)
+    return roles & OF_CALLS if options.level == "api" else roles
+
+
+def _look_beside(
+    modules: ModuleHooks,
+    functions: Functions | None,
+    run: Run,
+    options: WatchConfig,
+    values: ValueWriter,
+) -> None:
+    """Have written down what ran inside what, and what is no tensor."""
+    if options.level != "debug":
+        modules.hierarchy = Hierarchy(run.call_table, run.info.rank, stacks=options.stacks)
+    if options.values:
+        modules.values = Arguments(values, _roles(options), recomputes=options.recompute)
+    if functions is not None:
+        functions.hierarchy, functions.values = modules.hierarchy, modules.values
+        if modules.hierarchy is not None:
+            modules.hierarchy.functions = functions.registered.running_rows
 
 
 def _chosen(watched: list[Watched], options: WatchConfig) -> Chosen | None:
