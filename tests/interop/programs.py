@@ -21,7 +21,7 @@ class Block(nn.Module):
 
     def forward(self, x, scale=2, *, name="b", mask=None, sizes=(1, 2)):
         y = torch.tanh(self.fc(x) * scale)
-        return {"hidden": y, "parts": [y.mean(), x > 0]}
+        return {"hidden": y, "parts": [(x + 1).mean(), x > 0]}
 
 
 class Head(nn.Module):
@@ -81,24 +81,29 @@ class Net(nn.Module):
         return self.head(found)
 
 
-class Shared(nn.Module):
-    """Passes one tensor several times, and gives one that nobody uses.
+class Inner(nn.Module):
+    """Gives what another of its outputs is computed from, and one that nobody uses."""
 
-    msProbe splits the first, so that the attention computes otherwise, and makes up a gradient of
-    the second.
-    """
+    def forward(self, x):
+        y = torch.tanh(x)
+        return {"hidden": y, "mean": y.mean(), "unused": y * 2}
+
+
+class Shared(nn.Module):
+    """Passes one tensor several times: msProbe splits it, and the attention computes otherwise."""
 
     def __init__(self):
         super().__init__()
         self.emb = nn.Embedding(16, 8)
         self.attn = nn.MultiheadAttention(8, 2, batch_first=True)
-        self.block = Block()
+        self.inner = Inner()
         self.head = nn.Linear(8, 4)
 
     def forward(self, image, ids, mask=None):
         y = self.emb(ids)
         y, _ = self.attn(y, y, y, key_padding_mask=mask, need_weights=False)
-        return self.head(self.block(y.mean(1))["hidden"])
+        found = self.inner(y.mean(1))
+        return self.head(found["hidden"] + found["mean"])
 
 
 class InPlace(nn.Module):
