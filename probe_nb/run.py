@@ -152,7 +152,10 @@ class Run(Answers):
             FileExistsError: They would overwrite a file that is none of ours.
         """
         self.flush()
-        tables = {beside.CALLS: self.call_table, beside.VALUES: self.value_table}
+        tables: dict[str, Calls | Values] = {
+            beside.CALLS: self.call_table,
+            beside.VALUES: self.value_table,
+        }
         held = {key: table.to_table() for key, table in tables.items() if len(table)}
         return files.save(path, self.columns, self.info, self.tensors, held)
 
