@@ -51,7 +51,7 @@ def nodes(columns: Columns, info: RunInfo, step: int | None = None) -> list[Node
     first = _First(sites, step)
     for _, arrays in columns.chunks(names=_READ):
         first.read(arrays)
-    made = {each[:2]: each for each in map(Made._make, info.tree)}
+    made: dict[Place, Made] = {each[:2]: each for each in map(Made._make, info.tree)}
     for site in sites:  # in a file that has no tree, or under a name that `run.only` gave
         if site.direction == "forward" and site.role in THROUGH and (site.type or not site.api):
             made.setdefault((site.model, site.module), Made(site.model, site.module, site.type))
@@ -62,8 +62,30 @@ def nodes(columns: Columns, info: RunInfo, step: int | None = None) -> list[Node
             *first.ran(place),
             {role: tuple(found.get((place, role), ())) for role in THROUGH},
         )
-        for place, each in made.items()
+        for place, each in _nested(made)
     ]
+
+
+def _nested(made: dict[Place, Made]) -> list[tuple[Place, Made]]:
+    """Put each module behind the one that it is part of: in a dump the parts end first."""
+    parts: dict[Place | None, list[Place]] = {}
+    for model, path in made:
+        parts.setdefault(_whole(model, path, made), []).append((model, path))
+    todo, found = parts.get(None, [])[::-1], []
+    while todo:
+        place = todo.pop()
+        found.append((place, made[place]))
+        todo += parts.get(place, [])[::-1]
+    return found
+
+
+def _whole(model: str, path: str, made: dict[Place, Made]) -> Place | None:
+    """Return the innermost module that is there of those which a path goes through."""
+    while path:
+        path = path.rpartition(".")[0]
+        if (model, path) in made:
+            return model, path
+    return None
 
 
 class _First:
