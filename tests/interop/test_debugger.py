@@ -17,9 +17,6 @@ CALL = r"/data/(?!Module)[^/]+"
 KNOWN = {
     "msProbe's backward of a function is that of its last node, ours has the gradients of its "
     "own arguments": rf"dump\.json: {CALL}\.backward/output",
-    "functions written in Python tell of an argument by its name, however it was passed": (
-        r"dump\.json: /data/Functional\.[^/]+\.forward/input_(args|kwargs)"
-    ),
     "msProbe does not know functions that draw random numbers": r"/Torch\.randn?\.0\.\w+ only ours",
     "construct.json of msProbe names calls that it does not dump": r"construct\.json: .* only theirs",
     "nor does it see the backward of a module whose inputs need no gradient": (
@@ -34,6 +31,7 @@ TRAINING = {
     "L1": {"level": "L1"},
     "mix": {"level": "mix"},
     "tensor": {"level": "L0", "task": "tensor"},
+    "tensors of functions": {"level": "mix", "task": "tensor"},
     "md5": {"level": "L0", "statistics": {"summary_mode": "md5"}},
     "xor": {"level": "L0", "statistics": {"summary_mode": "xor"}},
     "structure": {"level": "L0", "task": "structure"},
@@ -72,6 +70,11 @@ JOBS = {
 OF_ONE = {
     "training, inputs of the backward": {
         "ours has stacks of what was dumped": r"stack\.json: .* only theirs"
+    },
+    "training, tensors of functions": {
+        "the gradients of a function's own arguments, as in dump.json": (
+            r"/(Functional|Torch)\.\w+\.\d\.backward\.output\.\d\.pt"
+        ),
     },
     "training, outputs": {
         "msProbe writes an entry in which there is nothing": r"/Module\.conv\.Conv2d\.backward\.0 only theirs",
