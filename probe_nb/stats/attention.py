@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from probe_nb import devices
 from probe_nb.stats.extras import causal, computing, entropy_of, entropy_of_scores, scores
 
 Leaf = tuple[str, Tensor]
@@ -44,7 +45,7 @@ def of_inputs(
     """
     given = {_NAMES[leaf]: t for leaf, t in leaves if leaf in _NAMES}
     q, k = given.get("query"), given.get("key")
-    if q is None or k is None or type(q) not in _PLAIN or type(k) not in _PLAIN:
+    if q is None or k is None or not (_plain(q) and _plain(k)):
         return None
     with computing(q.device):
         if isinstance(module, nn.MultiheadAttention):
@@ -64,7 +65,7 @@ def of_results(module: nn.Module, leaves: Sequence[Leaf]) -> tuple[Tensor, Tenso
     softmax = isinstance(module, nn.Softmax)
     p = found.get("0" if softmax else "1", found.get("attentions", found.get("attn_weights")))
     dim = module.dim if isinstance(module, nn.Softmax) else -1
-    if p is None or type(p) not in _PLAIN or not p.is_floating_point() or dim is None:
+    if p is None or not _plain(p) or not p.is_floating_point() or dim is None:
         return None
     if not softmax and p.dim() != _DIMS:
         return None
@@ -75,11 +76,16 @@ def of_results(module: nn.Module, leaves: Sequence[Leaf]) -> tuple[Tensor, Tenso
 def of_experts(leaves: Sequence[Leaf]) -> Tensor | None:
     """Return the mean entropy over experts of what a router gives, its logits."""
     for _, t in leaves:
-        if type(t) in _PLAIN and t.is_floating_point() and t.dim() and t.numel():
+        if _plain(t) and t.is_floating_point() and t.dim() and t.numel():
             with computing(t.device):
                 wide = t.to(torch.promote_types(t.dtype, torch.float32))
                 return entropy_of_scores(wide)[0]
     return None
+
+
+def _plain(t: Tensor) -> bool:
+    """Tell whether no class of the user's would see what is computed of a tensor."""
+    return (type(t) in _PLAIN or devices.is_its_class(t)) and t.layout == torch.strided
 
 
 def _as_many(q: Tensor, k: Tensor, order: str) -> Tensor:
@@ -110,9 +116,9 @@ def _projections(module: nn.MultiheadAttention) -> list[tuple[Tensor, Tensor | N
     own: dict[str, Any] = module.__dict__["_parameters"]
     whole, e, b = own.get("in_proj_weight"), module.embed_dim, own.get("in_proj_bias")
     parts: list[Any] = [own.get("q_proj_weight"), own.get("k_proj_weight")]
-    if whole is not None and type(whole) in _PLAIN:
+    if whole is not None and _plain(whole):
         parts = [whole[:e], whole[e : 2 * e]]
-    if any(type(each) not in _PLAIN for each in parts):
+    if any(each is None or not _plain(each) for each in parts):
         return None
     biases = [None, None] if b is None else [b[:e], b[e : 2 * e]]
     return list(zip(parts, biases, strict=True))

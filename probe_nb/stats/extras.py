@@ -27,7 +27,7 @@ _MATRIX: Final = 2
 @contextlib.contextmanager
 def computing(device: torch.device) -> Iterator[None]:
     """Compute without history, casts and modes of the user's."""
-    with torch._C.DisableTorchFunction(), modes_off(), torch._C._InferenceMode(True):
+    with torch._C.DisableTorchFunction(), modes_off(), torch.no_grad():
         if not torch.is_autocast_enabled(device.type):
             yield
             return
