@@ -82,7 +82,13 @@ class PrecisionDebugger:
     # -- msProbe's names ------------------------------------------------------------------------
 
     @classmethod
-    def start(cls, model: Any = None, token_range: Any = None, rank_id: int | None = None) -> None:
+    def start(
+        cls,
+        model: Any = None,
+        token_range: Any = None,
+        rank_id: int | None = None,
+        scheduled_tokens: Any = None,  # noqa: ARG003 - msProbe's, which without `request_id` reads past it too
+    ) -> None:
         """Collect from here on; in a step that is stopped, go on with it.
 
         Args:
@@ -93,6 +99,7 @@ class PrecisionDebugger:
                 counted from 0 since this call.
             rank_id: The number in the folder's name `rank{number}`, where torch.distributed does
                 not know the right one.
+            scheduled_tokens: Changes nothing, as in msProbe without `request_id`.
 
         Raises:
             ConfigError: An argument makes no sense.
