@@ -15,7 +15,7 @@ from probe_nb.analysis.compare.align import Alike, Pairs, Side, paired, sides
 from probe_nb.analysis.compare.calls import CallTree, Places
 from probe_nb.analysis.compare.flow import Flow, flow
 from probe_nb.analysis.compare.judge import CLOSE, DIVERGED, NOT_COMPARABLE, SAME, Reasons
-from probe_nb.analysis.compare.measures import Measured, equal_numbers, measured
+from probe_nb.analysis.compare.measures import MEASURES, Measured, equal_numbers, measured
 from probe_nb.analysis.compare.naming import Mapped, mapping_of
 from probe_nb.analysis.compare.shapes import Sums
 from probe_nb.store.columns import Columns
@@ -134,6 +134,7 @@ def compared(
     kept = tensors.compared(one, other, pairs, baseline[1], candidate[1], told)
     kept.put_into(found)
     found.equal = (equal | (sums == 1)) & (sums != 0) & kept.equal(len(unit))
+    found.equal &= ~(found.apart[MEASURES.index("exact")] > 0)
     places = Places.of(one, pairs.baseline)
     tree = CallTree(one, pairs.baseline, places)
     small = _small(one, pairs, data[0], places, found)

@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.api.types import union_categoricals
 
 from probe_nb.analysis.compare.align import Side
 from probe_nb.analysis.compare.compared import Compared
@@ -47,7 +48,7 @@ def frame(of: Compared) -> pd.DataFrame:
         ),
     }
     whole = sides["baseline"][[*_ABOUT]].copy()
-    alone = slice(sum(sizes[:2]), None)
+    alone = sum(sizes[:2])
     for name in _ABOUT:
         whole[name] = _filled(whole[name], sides["candidate"][name], alone)
     data: dict[str, Any] = {name: whole[name] for name in _ABOUT}
@@ -84,20 +85,20 @@ def _taken(made: pd.DataFrame, at: Rows) -> pd.DataFrame:
     """Return rows by their places, -1 for one without anything."""
     if not (at < 0).any():
         return made.iloc[at].reset_index(drop=True)
-    whole = made.convert_dtypes(
-        convert_string=False, convert_boolean=False, convert_floating=False, infer_objects=False
-    )
+    plain = {"i": "Int64", "b": "boolean"}
+    kinds = {n: plain.get(getattr(made[n].dtype, "kind", ""), made[n].dtype) for n in made.columns}
+    whole = made.astype(kinds)
     return whole.reindex(at).reset_index(drop=True)
 
 
-def _filled(one: pd.Series, other: pd.Series, alone: slice) -> pd.Series:
+def _filled(one: pd.Series, other: pd.Series, alone: int) -> pd.Series:
+    """Return what is said of each row by the baseline, of the last ones by the candidate."""
+    if alone == len(one):
+        return one
+    parts = [one.iloc[:alone], other.iloc[alone:]]
     if isinstance(one.dtype, pd.CategoricalDtype):
-        found = one.astype(object)
-        found.iloc[alone] = other.iloc[alone].astype(object)
-        return found.astype("category")
-    found = one.copy()
-    found.iloc[alone] = other.iloc[alone]
-    return found.astype("Int64" if one.isna().any() or str(one.dtype) == "Int64" else one.dtype)
+        return pd.Series(union_categoricals([each.array for each in parts]), one.index)
+    return pd.concat([each.astype("Int64") for each in parts])
 
 
 def _judged(of: Compared, sizes: list[int]) -> dict[str, Any]:

@@ -1,0 +1,280 @@
+"""Rows written by hand, whose verdicts follow from what they say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import probe_nb as probe
+from probe_nb.errors import ConfigError, SelectionError
+from probe_nb.exponents import Histogram
+from tests import records
+
+NUMBERS = {"min": -1.0, "max": 2.0, "mean": 0.5, "std": 1.0, "l2": 3.0, "absmax": 2.0}
+
+
+def row(module="a", role="output", **facts):
+    return {"module": module, "role": role, "numel": 100, "shape": (10, 10), **NUMBERS, **facts}
+
+
+def verdict(one, other):
+    found = probe.compare(records.run([row(**one)]), records.run([row(**other)])).df
+    assert len(found) == 1
+    return found["verdict"].item(), found["reason"].item()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ({}, {}, ("same", "")),
+        ({}, {"max": 2.0 * (1 + 2**-24)}, ("close", "")),
+        ({}, {"max": 2.1}, ("diverged", "")),
+        ({}, {"l2": 3.0 * (1 + 1e-7), "dtype": "bfloat16"}, ("close", "")),
+        ({}, {"mean": 0.501, "dtype": "bfloat16"}, ("close", "")),
+        ({"nan_count": 3}, {"nan_count": 3}, ("same", "")),
+        ({"nan_count": 3}, {"nan_count": 2}, ("diverged", "3 NaN against 2")),
+        ({}, {"nan_count": 1}, ("diverged", "NaN in the candidate alone")),
+        ({"posinf_count": 1}, {"neginf_count": 1}, ("diverged", "+Inf against -Inf")),
+        ({"posinf_count": 1}, {"posinf_count": 1}, ("same", "")),
+        (
+            {"posinf_count": 1},
+            {"at_max_count": 1},
+            ("diverged", "Inf against the largest number of the format: one side saturates"),
+        ),
+        (
+            {"shape": (10, 10)},
+            {"shape": (100, 1)},
+            ("diverged", "shape 10\N{MULTIPLICATION SIGN}10 against 100\N{MULTIPLICATION SIGN}1"),
+        ),
+        ({"shape": (10, 1, 10)}, {"shape": (10, 10)}, ("same", "")),
+        ({"status": "empty"}, {"status": "empty"}, ("same", "")),
+        ({"status": "empty"}, {}, ("diverged", "empty on one side")),
+        ({"status": "failed"}, {}, ("not_comparable", "no numbers in the baseline: failed")),
+        (
+            {"status": "meta"},
+            {"status": "meta"},
+            ("not_comparable", "no numbers on either side: meta"),
+        ),
+        (
+            {"status": "has_nan"},
+            {"nan_count": 4},
+            ("not_comparable", "NaN on both sides; a dump does not say how many"),
+        ),
+        ({"status": "has_nan"}, {}, ("diverged", "NaN in the baseline alone")),
+        ({"dtype": "int64"}, {"dtype": "int64"}, ("same", "")),
+        (
+            {"dtype": "int64"},
+            {"dtype": "int64", "max": 3.0},
+            ("diverged", "whole numbers differ"),
+        ),
+    ],
+)
+def test_each_pair_has_its_verdict(one, other, expected):
+    if "status" in one and one["status"] != "ok":
+        one = {**one, **dict.fromkeys(NUMBERS, float("nan"))}
+    if "status" in other and other["status"] != "ok":
+        other = {**other, **dict.fromkeys(NUMBERS, float("nan"))}
+    assert verdict(one, other) == expected
+
+
+def test_both_zero_are_the_same_and_zero_against_something_is_not():
+    zero = dict.fromkeys(NUMBERS, 0.0)
+    assert verdict(zero, zero)[0] == "same"
+    assert verdict(zero, {})[0] == "diverged"
+
+
+def test_an_all_nan_pair_is_the_same():
+    nothing = {**dict.fromkeys(NUMBERS, float("nan")), "status": "no_finite"}
+    both = {**nothing, "nan_count": 100, "zero_count": 0}
+    assert verdict(both, both)[0] == "same"
+    inf = {**nothing, "posinf_count": 100, "nan_count": 0}
+    assert verdict(both, inf)[0] == "diverged"
+
+
+def test_an_infinity_that_a_dump_tells_of_has_a_sign():
+    def told(value):
+        return {
+            "status": "has_inf",
+            "max": value,
+            "min": -1.0,
+            "mean": value,
+            "l2": np.inf,
+            **dict.fromkeys(("std", "absmax"), float("nan")),
+        }
+
+    assert verdict(told(np.inf), told(np.inf))[0] in ("same", "close")
+    swapped = told(2.0) | {"min": -np.inf, "mean": -np.inf}
+    assert verdict(told(np.inf), swapped) == ("diverged", "+Inf against -Inf")
+    assert verdict(told(np.inf), {})[0] == "diverged"
+
+
+def test_histograms_tell_what_statistics_do_not():
+    a = Histogram.of(np.array([1.0] * 60 + [1e-3] * 40))
+    b = Histogram.of(np.array([1.0] * 60 + [1e-6] * 40))
+    found = probe.compare(records.run([row(histogram=a)]), records.run([row(histogram=b)]))
+    assert found.df["histogram_distance"].item() == pytest.approx(0.4)
+    assert found.df["verdict"].item() == "diverged"
+    assert found.df["measure"].item() == "histogram"
+
+
+def test_differences_are_those_of_the_candidate_from_the_baseline():
+    found = probe.compare(records.run([row()]), records.run([row(max=2.5, l2=2.0)])).df
+    assert (found["max_diff"].item(), found["l2_diff"].item()) == (0.5, -1.0)
+    assert (found["max_baseline"].item(), found["max_candidate"].item()) == (2.0, 2.5)
+
+
+# -- alignment -----------------------------------------------------------------------------------
+
+
+def modules(found):
+    return dict(zip(found.df["module"].astype(str), found.df["verdict"].astype(str), strict=True))
+
+
+def test_what_only_one_run_has_is_listed_and_never_the_same():
+    one = records.run([row("a"), row("b")])
+    other = records.run([row("a"), row("c", shape=(3,))])
+    found = probe.compare(one, other)
+    assert modules(found) == {"a": "same", "b": "only_in_baseline", "c": "only_in_candidate"}
+    assert found.one_sided()[["side", "module"]].values.tolist() == [
+        ["baseline", "b"],
+        ["candidate", "c"],
+    ]
+    assert "rows only in the baseline: b" in repr(found)
+
+
+def test_wrappers_are_taken_off():
+    one = records.run([row("layers.0.fc"), row("")])
+    other = records.run(
+        [row("module._orig_mod.layers.0._fsdp_wrapped_module.fc"), row("_orig_mod")]
+    )
+    assert set(modules(probe.compare(one, other)).values()) == {"same"}
+
+
+def test_a_child_that_is_called_module_is_kept_where_it_must_be():
+    both = records.run([row("a.module.fc"), row("a.fc", max=3.0, absmax=3.0)])
+    assert modules(probe.compare(both, both)) == {"a.module.fc": "same", "a.fc": "same"}
+
+
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        {"layers": "blocks"},
+        {"layers.0": "blocks.0", "layers.1": "blocks.1"},
+        lambda path: path.replace("blocks", "layers"),
+    ],
+)
+def test_renamed_modules_are_mapped(mapping):
+    one = records.run([row("layers.0"), row("layers.1")])
+    other = records.run([row("blocks.0"), row("blocks.1", max=2.5)])
+    found = probe.compare(one, other, mapping=mapping)
+    assert modules(found) == {"layers.0": "same", "layers.1": "diverged"}
+
+
+def test_mappings_of_msprobe_are_read(tmp_path):
+    one = records.run([row("mlp.0"), row("x")])
+    other = records.run([row("ff.3"), row("y")])
+    cells = tmp_path / "cm.yaml"
+    cells.write_text("# cells\nff.3.Linear: mlp.0.Linear\n'y.Linear': x.Linear\n")
+    assert set(modules(probe.compare(one, other, mapping=cells)).values()) == {"same"}
+    data = tmp_path / "dm.yaml"
+    data.write_text(
+        "Module.ff.3.Linear.forward.0.output.0: Module.mlp.0.Linear.forward.0.output.0\n"
+    )
+    assert modules(probe.compare(one, other, mapping=str(data))) == {
+        "mlp.0": "same",
+        "x": "only_in_baseline",
+        "y": "only_in_candidate",
+    }
+
+
+def test_a_mapping_is_suggested_for_what_looks_alike():
+    def run(*names):
+        shapes = [(3, 4), (5, 6)]
+        return records.run(
+            [
+                row(n, role, shape=s)
+                for n, s in zip(names, shapes, strict=True)
+                for role in ("input", "output")
+            ]
+        )
+
+    found = probe.compare(run("fc1", "fc2"), run("lin_a", "lin_b"))
+    assert found.suggested_mapping() == {"fc1": "lin_a", "fc2": "lin_b"}
+    again = probe.compare(
+        run("fc1", "fc2"), run("lin_a", "lin_b"), mapping=found.suggested_mapping()
+    )
+    assert set(modules(again).values()) == {"same"}
+
+
+def test_calls_are_matched_by_number_or_in_their_order():
+    one = records.run([row(call=0), row(call=1, max=3.0, absmax=3.0)])
+    other = records.run([row(call=1), row(call=2, max=3.0, absmax=3.0)])
+    assert sorted(probe.compare(one, other).df["verdict"].astype(str)) == [
+        "diverged",
+        "only_in_baseline",
+        "only_in_candidate",
+    ]
+    assert set(probe.compare(one, other, fuzzy=True).df["verdict"].astype(str)) == {"same"}
+
+
+def test_runs_without_a_common_step_are_matched_in_order_and_it_is_said():
+    one = records.run([row(step=0), row(step=1)])
+    other = records.run([row(step=5), row(step=6)])
+    found = probe.compare(one, other)
+    assert found.counts == {"same": 2}
+    assert "no step in common" in found.notices[0]
+
+
+def test_two_ranks_of_one_run_are_compared():
+    run = records.run([row(rank=0), row(rank=1, max=2.5), row(rank=2)])
+    assert probe.compare(run, ranks=(0, 1)).counts == {"diverged": 1}
+    assert probe.compare(run, ranks=(0, 2)).counts == {"same": 1}
+    with pytest.raises(SelectionError, match="rank 7"):
+        probe.compare(run, ranks=(0, 7))
+
+
+def test_checksums_decide_where_both_have_them():
+    def run(text):
+        made = records.run([row()])
+        made.columns.arrays()["checksum"][:] = made.columns.tables.checksums.code(text)
+        return made
+
+    assert probe.compare(run("0a0b0c0d"), run("0a0b0c0d")).df["checksum_same"].item()
+    other = probe.compare(run("0a0b0c0d"), run("ffffffff")).df
+    assert not other["checksum_same"].item()
+    assert other["verdict"].item() == "close"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tolerance": 0}, "above 0"),
+        ({"tolerance": "float31"}, "Known: float64"),
+        ({"mapping": 3}, "`mapping` is 3"),
+        ({"mapping": {"a": "c", "b": "c"}}, "two modules"),
+        ({"ranks": (1,)}, "two numbers"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options, message):
+    run = records.run([row()])
+    with pytest.raises(ConfigError, match=message):
+        probe.compare(run, run, **options)
+
+
+def test_one_run_alone_is_no_comparison():
+    with pytest.raises(ConfigError, match="was given one run"):
+        probe.compare(records.run([row()]))
+
+
+def test_empty_runs_can_be_compared():
+    found = probe.compare(records.run([]), records.run([]))
+    assert (len(found), found.first_divergence(), found.fed_same.same) == (0, None, None)
+    assert "nothing could be compared" in repr(found)
+    assert "nothing could be compared" in found._repr_html_()
+
+
+def test_html_is_escaped():
+    one, other = records.run([row("<b>&")]), records.run([row("<b>&", max=9.0)])
+    html = probe.compare(one, other)._repr_html_()
+    assert "&lt;b&gt;&amp;" in html
+    assert "<b>&" not in html

@@ -1,0 +1,321 @@
+"""Faults planted in the second of two runs of one model, and pairs that only rounding parts."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import probe_nb as probe
+
+
+class Block(nn.Module):
+    """Attention in its own code, and a feed-forward part."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(size), nn.LayerNorm(size)
+        self.q, self.k, self.v, self.o = (nn.Linear(size, size) for _ in range(4))
+        self.up, self.act, self.down = (
+            nn.Linear(size, 2 * size),
+            nn.GELU(),
+            nn.Linear(2 * size, size),
+        )
+        self.scale = size**-0.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm1(x)
+        q, k, v = self.q(h), self.k(h), self.v(h)
+        x = x + self.o((q @ k.transpose(-1, -2) * self.scale).softmax(-1) @ v)
+        return x + self.down(self.act(self.up(self.norm2(x))))
+
+
+class Words(nn.Module):
+    """A small transformer."""
+
+    def __init__(self, size: int = 32) -> None:
+        super().__init__()
+        self.emb = nn.Embedding(50, size)
+        self.layers = nn.ModuleList(Block(size) for _ in range(3))
+        self.norm, self.head = nn.LayerNorm(size), nn.Linear(size, 50)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.emb(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x))
+
+
+class Images(nn.Module):
+    """Convolutions, batch norm, a residual, dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.bn1 = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.conv, self.bn2, self.relu = nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()
+        self.pool, self.drop, self.fc = nn.MaxPool2d(2), nn.Dropout(0.2), nn.Linear(8 * 16, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu(self.bn1(self.stem(x)))
+        x = self.relu(x + self.bn2(self.conv(x)))
+        return self.fc(self.drop(self.pool(x).flatten(1)))
+
+
+def words() -> tuple[nn.Module, list[Tensor]]:
+    torch.manual_seed(0)
+    return Words(), [torch.randint(0, 50, (4, 12)) for _ in range(3)]
+
+
+def images() -> tuple[nn.Module, list[Tensor]]:
+    torch.manual_seed(0)
+    return Images(), [torch.randn(8, 3, 8, 8) for _ in range(3)]
+
+
+def recorded(model: nn.Module, data: list[Tensor], **options: Any) -> probe.Run:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with probe.watch(model, optimizer=optimizer, **options) as run:
+        for number, x in enumerate(data):
+            torch.manual_seed(number)
+            optimizer.zero_grad()
+            model(x).float().logsumexp(-1).square().mean().backward()
+            optimizer.step()
+    return run
+
+
+def pair(made: Callable, change: Callable[[nn.Module], None] | None = None, **options: Any) -> Any:
+    model, data = made()
+    other = copy.deepcopy(model)
+    if change is not None:
+        change(other)
+    return probe.compare(
+        recorded(model, data, **options), recorded(other, data, **options), progress=False
+    )
+
+
+def replaced(path: str, forward: Callable[[nn.Module, Tensor], Tensor]) -> Callable:
+    def change(model: nn.Module) -> None:
+        module = model.get_submodule(path)
+        module.forward = lambda x: forward(module, x)
+
+    return change
+
+
+def put(path: str, **values: Any) -> Callable:
+    def change(model: nn.Module) -> None:
+        for name, value in values.items():
+            setattr(model.get_submodule(path), name, value)
+
+    return change
+
+
+def half(m: nn.Module, x: Tensor) -> Tensor:
+    return F.linear(x.half(), m.weight.half(), m.bias.half()).float()
+
+
+def other_mask(m: nn.Module, x: Tensor) -> Tensor:
+    keep = torch.rand(x.shape, generator=torch.Generator().manual_seed(9)) > m.p
+    return x * keep / (1 - m.p)
+
+
+PLANTS = {
+    "epsilon": (words, put("layers.1.norm1", eps=1e-4), "layers.1.norm1"),
+    "bias": (words, replaced("layers.2.up", lambda m, x: F.linear(x, m.weight)), "layers.2.up"),
+    "half precision": (words, replaced("layers.0.o", half), "layers.0.o"),
+    "transposed": (
+        words,
+        replaced("layers.1.v", lambda m, x: F.linear(x, m.weight.t(), m.bias)),
+        "layers.1.v",
+    ),
+    "other operation": (words, put("layers.2.act", approximate="tanh"), "layers.2.act"),
+    "own code": (words, put("layers.1", scale=0.2), "layers.1"),
+    "stale buffer": (images, put("bn2", momentum=0.0), "bn2"),
+    "random numbers": (images, replaced("drop", other_mask), "drop"),
+    "another pool": (images, replaced("pool", lambda m, x: F.avg_pool2d(x, 2)), "pool"),
+    "bias of a convolution": (
+        images,
+        replaced("stem", lambda m, x: m._conv_forward(x, m.weight, None)),
+        "stem",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_fault_is_named_at_its_module(name):
+    made, change, module = PLANTS[name]
+    found = pair(made, change)
+    first = found.first_divergence()
+    assert first.module == module
+    assert (first.phase, first.step) == ("forward", 1 if name == "stale buffer" else 0)
+    assert found.fed_same
+    assert (first.rows["verdict"] == "diverged").any()
+    assert module in first.sentence
+
+
+@pytest.mark.parametrize("name", ["epsilon", "half precision", "random numbers"])
+def test_with_kept_tensors_it_is_the_same_module(name):
+    made, change, module = PLANTS[name]
+    found = pair(made, change, keep=probe.Keep("*", roles=("input", "output")))
+    assert found.first_divergence().module == module
+    assert found.first_divergence().evidence == "kept tensors"
+
+
+def test_a_fault_in_a_parent_names_the_calls_it_lies_between():
+    first = pair(words, put("layers.1", scale=0.2)).first_divergence()
+    assert first.between == ("layers.1.v", "layers.1.o")
+    assert first.type == "Block"
+
+
+def test_a_wrong_backward_is_found_in_the_backward_alone():
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 1.05
+
+    def change(model):
+        module = model.layers[1].down
+        module.forward = lambda x: F.linear(Scaled.apply(x), module.weight, module.bias)
+
+    found = pair(words, change)
+    assert found.first_divergence("forward") is None
+    first = found.first_divergence("backward")
+    assert (first.module, first.role) == ("layers.1.down", "grad_input")
+    assert found.first_divergence() is found.divergences[0]
+
+
+def test_another_learning_rate_is_found_at_the_optimizer():
+    model, data = words()
+    other = copy.deepcopy(model)
+    one = recorded(model, data[:2])
+    optimizer = torch.optim.AdamW(other.parameters(), lr=2e-3)
+    with probe.watch(other, optimizer=optimizer) as two:
+        for x in data[:2]:
+            optimizer.zero_grad()
+            other(x).float().logsumexp(-1).square().mean().backward()
+            optimizer.step()
+    found = probe.compare(one, two)
+    assert [each.phase for each in found.divergences] == ["optimizer"]
+    assert found.first_divergence("optimizer").leaf == "group0.lr"
+
+
+def test_other_parameters_and_other_data_are_said_first():
+    model, data = words()
+    torch.manual_seed(5)
+    found = probe.compare(recorded(model, data), recorded(Words(), data))
+    assert found.first_divergence().phase == "fed"
+    assert not found.fed_same
+    assert "initial parameters: " in found.fed_same.sentence
+    model, data = images()
+    found = probe.compare(
+        recorded(copy.deepcopy(model), data), recorded(model, [x + 1 for x in data])
+    )
+    assert (found.first_divergence().phase, found.first_divergence().role) == ("fed", "input")
+
+
+def test_faults_in_two_branches_are_both_told():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+            self.c, self.d = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.c(self.a(x)) + self.d(self.b(x))
+
+    def made():
+        torch.manual_seed(0)
+        return Two(), [torch.randn(16, 8)]
+
+    def change(model):
+        for each in (model.a, model.b):
+            each.forward = lambda x, m=each: F.linear(x, m.weight)
+
+    found = pair(made, change)
+    forward = [each.module for each in found.divergences if each.phase == "forward"]
+    assert forward == ["a", "b"]
+    assert {"c", "d"} <= set(found.divergences[0].inherited["module"])
+
+
+# -- pairs that only rounding parts --------------------------------------------------------------
+
+
+def by_parts(model: nn.Module) -> None:
+    """Sum in another order."""
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            cut = module.in_features // 2
+
+            def forward(x, m=module, cut=cut):
+                return F.linear(x[..., cut:], m.weight[:, cut:]) + F.linear(
+                    x[..., :cut], m.weight[:, :cut], m.bias
+                )
+
+            module.forward = forward
+
+
+@pytest.mark.parametrize("made", [words, images])
+def test_another_order_of_sums_is_no_divergence(made):
+    found = pair(made, by_parts)
+    assert found.divergences == []
+    assert found.counts["close"] > 100
+    assert repr(found).startswith(("✓", "!"))
+
+
+@pytest.mark.parametrize("made", [words, images])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_another_format_is_no_divergence_at_its_own_tolerance(made, dtype):
+    model, data = made()
+    other = copy.deepcopy(model).to(dtype)
+    cast = [x.to(dtype) if x.is_floating_point() else x for x in data]
+    assert probe.compare(recorded(model, data), recorded(other, cast)).divergences == []
+
+
+def test_outputs_alone_tell_the_place():
+    made, change, module = PLANTS["bias"]
+    found = pair(made, change, roles="output")
+    assert found.first_divergence().module == module
+    assert len(found.divergences) == 1
+
+
+def test_a_run_is_the_same_as_itself_saved_or_not(tmp_path):
+    model, data = images()
+    run = recorded(model, data, keep="*")
+    path = run.save(tmp_path / "run.parquet")
+    for other in (run, path, str(path)):
+        found = probe.compare(run, other)
+        assert set(found.counts) <= {"same", "not_comparable"}
+        assert found.divergences == []
+        assert found.df["max_ulp"].dropna().eq(0).all()
+    assert "are the same" in repr(found)
+
+
+def test_the_profile_follows_the_order_of_execution():
+    found = pair(words, PLANTS["bias"][1])
+    profile = found.profile()
+    assert profile["order"].is_monotonic_increasing
+    at = profile["module"].tolist().index("layers.2.up")
+    assert (profile["difference"].iloc[:at] == 0).all()
+    assert (profile["difference"].iloc[at:] > 1e-4).all()
+    assert set(found.profile("backward")["role"]) == {"grad_input"}
+
+
+def test_functions_are_compared_as_modules_are():
+    model, data = images()
+    other = copy.deepcopy(model)
+    other.fc.forward = lambda x: F.linear(x, other.fc.weight, other.fc.bias * 2)
+    with probe.watch(model, level="mix") as one:
+        torch.manual_seed(0)
+        model(data[0])
+    with probe.watch(other, level="mix") as two:
+        torch.manual_seed(0)
+        other(data[0])
+    found = probe.compare(one, two)
+    assert found.first_divergence("forward").module == "fc"
