@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -46,6 +46,7 @@ class Places:
     process: Ints
     """A number for each rank."""
     recompute: Flags
+    _known: dict[tuple[str | None, ...], Flags] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, side: Side, rows: Rows) -> Places:
@@ -83,12 +84,16 @@ class Places:
         )
 
     def are(self, *roles: str, direction: str | None = None) -> Flags:
-        """Tell which pairs have one of these roles."""
-        found = np.isin(self.role, [ROLES.index(each) for each in roles])
-        if direction is None:
-            of_step = self.direction == DIRECTIONS.index("optimizer")
-            return found & ~of_step  # type: ignore[no-any-return]
-        return found & (self.direction == DIRECTIONS.index(direction))  # type: ignore[no-any-return]
+        """Tell which pairs have one of these roles; not at the optimizer, unless it is asked for.
+
+        It is asked for again and again: what is returned must not be changed.
+        """
+        key = (*roles, direction)
+        if key not in self._known:
+            ways = (direction,) if direction else DIRECTIONS[:2]
+            found = [s.role in roles and s.direction in ways for s in self.sites]
+            self._known[key] = np.array(found, np.bool_)[self.site]
+        return self._known[key]
 
 
 class CallTree:
@@ -122,9 +127,8 @@ class CallTree:
         self.module = places.module[self.first]
         self.api = api[places.site[self.first]]
         self.moment, self.process = places.moment[self.first], places.process[self.first]
-        forward = self.of >= 0
-        forward &= places.are("input", "output")
-        outputs = forward & places.are("output")
+        forward = places.are("input", "output") & (self.of >= 0)
+        outputs = places.are("output") & (self.of >= 0)
         self.begin = self._least(forward, places.order)
         self.end = self._most(outputs, places.order)
         self.end[self.end < 0] = FAR

@@ -210,8 +210,7 @@ def _coarsest(on: Ground) -> Floats:
 
 def _depth(places: Places, tree: CallTree) -> Floats:
     """Return how many calls had given something out before each pair, since its process began."""
-    given = places.are("output") | places.are("grad_input")
-    given &= tree.of >= 0
+    given = places.are("output", "grad_input") & (tree.of >= 0)
     by = np.lexsort((places.order, places.process))
     process = places.process[by]
     count = np.cumsum(given[by].astype(np.int64)) - given[by]

@@ -94,14 +94,19 @@ class Ground:
     def of_homes(self, rows: Flags, values: Floats) -> Floats:
         """Return the largest value of the calls of each pair's module, or of that around it."""
         count, place = self._modules
-        width = int(self.places.module.max(initial=0)) + 1
         found = np.zeros(count)
         np.maximum.at(found, place[rows], values[rows])
-        key = self.places.moment * width + self.places.module
-        known, first = np.unique(key, return_index=True)
+        at, there = self._at_home
+        return np.where(there, found[at], 0.0)
+
+    @cached_property
+    def _at_home(self) -> tuple[Ints, Flags]:
+        """Where among the modules of each step the home of each pair is, and whether it is."""
+        width = int(self.places.module.max(initial=0)) + 1
+        known = np.unique(self.places.moment * width + self.places.module)
         wanted = self.places.moment * width + self.home
         at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-        return np.where(known[at] == wanted, found[place[first[at]]], 0.0)
+        return at, known[at] == wanted
 
     def of_modules(self, rows: Flags, values: Floats) -> Floats:
         """Return the largest value of each module and step, for every pair of the same."""
