@@ -36,7 +36,8 @@ class PrecisionDebugger:
         step: A list of the steps to collect, such as `[0, "4-6"]`. Empty: all.
 
     Made again with the same arguments, it goes on with what is there. In a later cell of a
-    notebook, or with other arguments, it begins anew, and what was there before is closed.
+    notebook, with other arguments or a file that was changed since, it begins anew, and what was
+    there before is closed.
 
     Attributes:
         run: What was collected, as `probe.watch` gives it; all steps, live.
@@ -55,7 +56,7 @@ class PrecisionDebugger:
     ...     model(torch.ones(1, 2)).sum().backward()
     ...     debugger.stop()
     ...     debugger.step()
-    >>> sorted(debugger.run.df["step"].unique())
+    >>> debugger.run.df["step"].unique().tolist()
     [0, 1]
     >>> debugger.close()
     """
@@ -71,7 +72,7 @@ class PrecisionDebugger:
         """Read the configuration; nothing is attached before `start`."""
         given = {"task": task, "dump_path": dump_path, "level": level, "step": step}
         made_with = (config_path, repr(given), _cell())
-        if not _held or _held[0][0] != made_with:
+        if not _held or _held[0][0] != made_with or _held[0][1].is_outdated():
             made = Life(lambda: config.read(config_path, **given), config_path)
             self.close()
             _held[:] = [(made_with, made)]

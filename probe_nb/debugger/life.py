@@ -42,6 +42,10 @@ class Life:
         """The number of the step that is, or will be, collected."""
         return self._first_step + self._steps
 
+    def is_outdated(self) -> bool:
+        """Tell whether the file is another one now, and not one that may change while it runs."""
+        return self.settings.dump_enable is None and _signature(self._path) != self._signature
+
     def count_from(self, step: int) -> None:
         """Give the step after this the number `step`."""
         self._first_step, self._steps = step, 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import doctest
 import gc
+import importlib
 import json
 import os
 import shutil
@@ -456,6 +458,21 @@ def test_made_with_other_arguments_it_begins_anew_and_the_one_before_is_whole(ma
     assert debugger.run.df["api"].unique().tolist() == ["Torch.tanh"]
 
 
+def test_made_again_with_a_file_that_was_changed_it_begins_anew(net, tmp_path, make):
+    first = PrecisionDebugger(config(tmp_path))
+    assert PrecisionDebugger(str(tmp_path / "config.json")).run is first.run
+    rewritten(tmp_path, level="L1")
+    later = PrecisionDebugger(str(tmp_path / "config.json"))
+    assert later.run is not first.run
+    assert later.settings.level == "L1"
+
+
+def test_made_again_with_a_file_that_may_change_it_goes_on(net, tmp_path, make):
+    first = PrecisionDebugger(config(tmp_path, dump_enable=True))
+    rewritten(tmp_path, level="L1", dump_enable=True)
+    assert PrecisionDebugger(str(tmp_path / "config.json")).run is first.run
+
+
 def test_made_again_in_a_later_cell_it_begins_anew(make, net, monkeypatch):
     cells = iter([1, 1, 2])
     monkeypatch.setattr("probe_nb.debugger.door._cell", lambda: next(cells))
@@ -654,6 +671,30 @@ def test_a_folder_that_cannot_be_written_is_told_and_harms_nothing(make, net, tm
     assert len(debugger.run.frame(role="output")) == 4
     with pytest.raises(ConfigError, match="in which no folder can be made"):
         debugger.start(net)
+
+
+@pytest.mark.parametrize("room", ["probe_nb.debugger", "probe_nb.debugger.door"])
+def test_the_examples_of_its_documentation_run(room):
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    failed, tried = doctest.testmod(importlib.import_module(room), optionflags=flags)
+    assert (failed, tried > 0) == (0, True)
+
+
+def test_what_it_writes_can_be_read_back(make, net, tmp_path):
+    debugger = make("mix")
+    for _ in range(2):
+        debugger.start(net)
+        net(x()).square().mean().backward()
+        debugger.stop()
+        debugger.step()
+    read = probe.read_dump(tmp_path / "out")
+    for step in (0, 1):
+        for role in ("output", "grad_output"):
+            mine, theirs = (
+                run.frame(step=step, role=role, module="2").set_index("api")["max"].to_dict()
+                for run in (debugger.run, read)
+            )
+            assert mine == theirs != {}
 
 
 def test_it_says_what_it_is(make, tmp_path):
