@@ -24,6 +24,8 @@ _COLUMNS: Final = ("max", "min", "mean", "l2")
 _MEASURED: Final = ("ok", "no_finite", "has_nan", "has_inf")
 _WITHOUT: Final = re.compile("u?int|float8|float4|float64|qu?int|bool")
 """Types of which msProbe measures no mean and no norm."""
+_SAID: Final = (*_MEASURED, "empty")
+"""What the four say by themselves."""
 _NOTHING: Final = re.compile("float8|float4")
 _EXACT: Final = 2**53
 _LARGEST: Final = float(np.finfo(np.float32).max)
@@ -134,12 +136,13 @@ def _typed(value: float | None, dtype: str) -> float | int | None:
 def ours(numbers: Numbers, made: Item) -> dict[str, Any]:
     """Return what a row says and msProbe's four do not."""
     found: dict[str, Any] = {}
-    if numbers.status not in ("ok", "empty", "no_finite", "has_nan", "has_inf"):
+    if "Max" not in made or numbers.status not in _SAID:
         found["status"] = numbers.status
     said = dict(zip(_COLUMNS, (made.get(name) for name in _FOUR), strict=True))
+    spoiled = any(numbers.counts[name] for name in COUNTS[:3])
     for name in STATISTICS:
         value = numbers.statistics[name]
-        if value is not None and (said.get(name) is None or said[name] != value):
+        if value is not None and (spoiled or said.get(name) is None or said[name] != value):
             found[name] = value
     found |= {name: count for name in COUNTS if (count := numbers.counts[name]) is not None}
     if numbers.loss_scale is not None:
