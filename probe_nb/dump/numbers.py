@@ -93,7 +93,7 @@ def _completed(found: Numbers, ours: dict[str, Any], numel: int) -> Numbers:
     status: Status = said if isinstance(said, str) and said in STATUS_CODE else found.status
     statistics, losses = list(found.statistics), sum(max(count, 0) for count in counts[:3])
     if status in ("has_nan", "has_inf") and losses:  # they were counted: nothing is hidden any more
-        status, statistics = "ok", [math.nan] * len(STATISTICS)
+        status, statistics = "ok", [n if math.isfinite(n) else math.nan for n in statistics]
     if status == "ok" and losses == numel > 0:
         status = "no_finite"
     scale = _finite(ours.get("loss_scale"))

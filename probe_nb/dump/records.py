@@ -166,8 +166,8 @@ def site_of(spot: Spot, seen: Seen, part: str = "", ours: dict[str, Any] | None 
     ours = ours or {}
     leaf = _text(ours.get("leaf"), f"{seen.leaf}{part}")
     module = _text(ours.get("module"), spot.module)
-    model = spot.model or ("model" if module else "")
     kind = _text(ours.get("type"), spot.type)
+    model = spot.model or ("model" if module or kind else "")
     role, direction, _ = seen.where
     return Site(model, module, kind, spot.api, direction, role, leaf)
 

@@ -216,7 +216,7 @@ def _around(row: Row, natural: str) -> dict[str, Any]:
     """Return what the place of an entry does not say: its leaf, the module around a function."""
     site = row.site
     found: dict[str, Any] = {} if site.leaf == natural else {"leaf": site.leaf}
-    if site.api and site.role != "value" and site.module:
+    if site.api and site.role != "value" and (site.module or site.type):
         found |= {"module": site.module, "type": site.type}
     if row.micro_step:
         found["micro_step"] = row.micro_step
