@@ -37,8 +37,10 @@ def _counted(module: nn.Module) -> tuple[int | None, int | None, int | None, int
     inside, todo, known = dict[int, nn.Parameter](), [module], {id(module)}
     for part in todo:  # it grows meanwhile
         inside |= {id(p): p for p in own_parameters(part).values()}
-        todo += [c for c in part._modules.values() if c is not None and id(c) not in known]
-        known |= {id(part) for part in todo}
+        children = {id(c): c for c in part._modules.values() if c is not None}
+        new = {key: c for key, c in children.items() if key not in known}
+        todo += new.values()
+        known |= new.keys()
     own = {id(p): p for p in own_parameters(module).values()}
     return *_numbers(own), *_numbers(inside)
 
