@@ -6,13 +6,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from probe_nb.analysis.compare.compared import Compared
 from probe_nb.analysis.compare.judge import CLOSE, DIVERGED, NOT_COMPARABLE, SAME
+from probe_nb.analysis.compare.measures import MEASURES
 from probe_nb.analysis.words import plural
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Rows = NDArray[np.intp]
 
 _PARTS: Final = {"input": "inputs", "param": "initial parameters", "buffer": "initial buffers"}
 
@@ -50,27 +54,41 @@ def fed_same(of: Compared, frame: pd.DataFrame) -> Fed:
     )
     parts, verdicts = [], of.verdicts[rows]
     for name, word in _PARTS.items():
-        parts.append(_said(word, verdicts[role == name], of, rows[role == name]))
+        parts.append(_said(word, of, rows[role == name]))
     judged = verdicts[verdicts != NOT_COMPARABLE]
     same = None if not len(judged) else not (judged == DIVERGED).any()
     return Fed(same, _joined(parts, same=same), frame.iloc[rows])
 
 
-def _said(word: str, verdicts: np.ndarray, of: Compared, rows: np.ndarray) -> str:
-    if not len(verdicts):
+def _said(word: str, of: Compared, rows: Rows) -> str:
+    verdicts = of.verdicts[rows]
+    if not len(rows):
         return f"{word}: none recorded"
-    bad = int((verdicts == DIVERGED).sum())
+    bad, unclear = ((verdicts == each).sum() for each in (DIVERGED, NOT_COMPARABLE))
     if bad:
-        return f"{word}: {bad:,} of {plural(len(verdicts), 'row')} differ"
-    near, unclear = int((verdicts == CLOSE).sum()), int((verdicts == NOT_COMPARABLE).sum())
-    if unclear == len(verdicts):
+        return f"{word}: {bad:,} of {plural(len(rows), 'row')} differ"
+    if unclear == len(rows):
         return f"{word}: not comparable"
-    if near:
-        return f"{word}: the same within rounding ({near:,} of {len(verdicts):,} not to the bit)"
-    by = "checksum" if (of.checksums[rows[verdicts == SAME]] == 1).all() else "statistics"
-    if np.isfinite(of.distance[rows]).any() and by == "statistics":
-        by = "statistics and histograms"
-    return f"{word}: the same (by {by})"
+    near = rows[verdicts == CLOSE]
+    if _in_values(of, near).any():
+        return f"{word}: the same within rounding ({len(near):,} of {len(rows):,} not to the bit)"
+    last = f"; the last digits of {len(near):,} of {len(rows):,} differ" if len(near) else ""
+    return f"{word}: the same (by {_by(of, rows[verdicts == SAME])}{last})"
+
+
+def _in_values(of: Compared, rows: Rows) -> NDArray[np.bool_]:
+    """Tell where more differs than mean, std and l2, which are not known to the last digit."""
+    sums = [MEASURES.index(name) for name in ("mean", "std", "l2")]
+    apart = np.delete(of.found.apart[:, rows], sums, axis=0)
+    bits = (of.checksums[rows] == 0) | (of.distance[rows] > 0)
+    differs: NDArray[np.bool_] = (apart > 0).any(axis=0) | bits
+    return differs
+
+
+def _by(of: Compared, rows: Rows) -> str:
+    if len(rows) and (of.checksums[rows] == 1).all():
+        return "checksum"
+    return "statistics and histograms" if np.isfinite(of.distance[rows]).any() else "statistics"
 
 
 def _joined(parts: list[str], *, same: bool | None) -> str:
