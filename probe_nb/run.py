@@ -238,7 +238,7 @@ class Run(Answers):
         return of_run.monitor_csv(
             self.columns,
             Path(folder).expanduser(),
-            self.info.rank,
+            self.info,
             ops=ops,
             eps=eps,
             ndigits=ndigits,

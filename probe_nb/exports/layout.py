@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from probe_nb.errors import ConfigError
 from probe_nb.exports import names
 from probe_nb.exports.lines import Line, Shares, value
-from probe_nb.exports.names import leaves_of, squashed
+from probe_nb.exports.names import arrived, leaves_of, squashed
 
 TABLES: Final = (
     *("actv", "actv_grad", "grad_unreduced", "grad_reduced", "exp_avg", "exp_avg_sq"),
@@ -54,7 +54,8 @@ class Row(NamedTuple):
 class Layout:
     """What is written, and how.
 
-    `modules` and `parameters` choose by name (None: all), `tables` what is written at all.
+    `targets` chooses modules and parameters by name, `tables` what is written at all.
+    `before_reduction` says that `.grad` is reduced over processes when a backward ends.
     """
 
     ops: tuple[str, ...] = ("min", "max", "mean", "norm", "nans", "shape", "dtype")
@@ -64,6 +65,7 @@ class Layout:
     all_modules: bool = True
     squash_name: bool = False
     every_gradient: bool = False
+    before_reduction: bool = False
 
     def columns(self, table: str) -> list[str]:
         """Return the head of a table."""
@@ -169,22 +171,10 @@ class Sheets:
         )
 
     def _unreduced(self) -> list[Row]:
-        """Return what `.grad` held when the last backward of the step was done, or each was.
-
-        Where a run has no row of that, it held what the backward added.
-        """
-        found: dict[tuple[Any, ...], tuple[Line, str]] = {}
-        for line in self._rows:
-            if line.role == "param_grad" and line.direction == "backward":
-                name = line.leaf.removesuffix(".grad")
-                micro = line.micro_step if self._layout.every_gradient else -1
-                key = (line.model, line.module, name, line.step, micro)
-                held = found.get(key)
-                both = held is not None and _moment(held[0]) == _moment(line)
-                if not both or line.leaf.endswith(".grad"):
-                    found.pop(key, None)  # tables have what came last at their end
-                    found[key] = (line, name)
-        return self._parameters(list(found.values()), micro=self._layout.every_gradient)
+        """Return the gradients as they arrived, of the last backward of the step or of each."""
+        every = self._layout.every_gradient
+        found = arrived(self._rows, every=every, before=self._layout.before_reduction)
+        return self._parameters(found, micro=every)
 
     def _parameters(self, named: Iterable[tuple[Line, str]], *, micro: bool = False) -> list[Row]:
         made = []
@@ -263,8 +253,3 @@ class Sheets:
             return path
         short = squashed(path)
         return short if self._owners.get((line.model, short), path) == path else path
-
-
-def _moment(line: Line) -> tuple[Any, ...]:
-    """Return which backward a row is of."""
-    return (line.micro_step, line.backward)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from probe_nb.exports.lines import Line, top_level
@@ -86,3 +86,34 @@ def number_of(line: Line, known: list[str]) -> str:
     if line.role.endswith("input") and leaf in whole:
         return f"_{whole.index(leaf)}" if len(whole) > 1 else ""
     return "" if known == ["0"] else f"_{leaf}"
+
+
+def arrived(rows: Iterable[Line], *, every: bool, before: bool) -> list[tuple[Line, str]]:
+    """Return the gradients of parameters as they arrived, with the names of the parameters.
+
+    They are what `.grad` held when the last backward of the step was done, or each was (`every`).
+    Where a run has no row of that, it held what the backward added. Where DDP reduces `.grad`
+    meanwhile (`before`), what the backward added is what was there before.
+    """
+    found: dict[tuple[Any, ...], tuple[Line, str]] = {}
+    for line in rows:
+        if line.role == "param_grad" and line.direction == "backward":
+            whole = line.leaf.endswith(".grad")
+            name = line.leaf.removesuffix(".grad")
+            key = (line.model, line.module, name, line.step, line.micro_step if every else -1)
+            held = found.get(key)
+            both = held is not None and _moment(held[0]) == _moment(line)
+            if not both or whole is not before:
+                found.pop(key, None)  # tables have what came last at their end
+                found[key] = (line, name)
+    return list(found.values())
+
+
+def _moment(line: Line) -> tuple[Any, ...]:
+    """Return which backward a row is of."""
+    return (line.micro_step, line.backward)
+
+
+def reduces(models: Mapping[str, str]) -> bool:
+    """Tell by the classes of the models that were watched whether DDP reduces gradients."""
+    return "DistributedDataParallel" in models.values()

@@ -12,7 +12,9 @@ from probe_nb.errors import ConfigError, closest
 from probe_nb.exports.layout import Layout, Sheets
 from probe_nb.exports.lines import OPS, Line, Shares, lines
 from probe_nb.exports.monitor_csv import CsvFolder, new_folder
+from probe_nb.exports.names import reduces
 from probe_nb.store.columns import Columns
+from probe_nb.terms import RunInfo
 
 DEFAULT: Final = ("min", "max", "mean", "norm", "nans", "shape", "dtype")
 """All but `zeros`, which not every run tells."""
@@ -21,7 +23,7 @@ DEFAULT: Final = ("min", "max", "mean", "norm", "nans", "shape", "dtype")
 def monitor_csv(
     columns: Columns,
     base: Path,
-    rank: int | None,
+    info: RunInfo,
     *,
     ops: Sequence[str],
     eps: float,
@@ -36,9 +38,9 @@ def monitor_csv(
     for op in ops:
         if op not in OPS:
             raise ConfigError(f"`{op}` is no quantity.{closest(op, OPS)} Known: {', '.join(OPS)}.")
-    layout = Layout(ops=tuple(ops), eps=eps)
+    layout = Layout(ops=tuple(ops), eps=eps, before_reduction=reduces(info.models))
     files = CsvFolder(
-        new_folder(base, rank), layout, ndigits=ndigits, steps_per_file=steps_per_file
+        new_folder(base, info.rank), layout, ndigits=ndigits, steps_per_file=steps_per_file
     )
     told = any(site.leaf.startswith("before.") for site in columns.tables.sites.values)
     kept: tuple[int, list[Line]] = (-1, [])

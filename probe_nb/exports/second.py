@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from probe_nb.exports.lines import Line, value
 from probe_nb.exports.monitor_csv import append
-from probe_nb.exports.names import leaves_of
+from probe_nb.exports.names import arrived, leaves_of
 
 OPS: Final = ("min", "max", "mean", "norm", "nans")
 MONITORS: Final = ("module", "weight_grad", "optimizer", "param", "cc")
@@ -26,6 +26,7 @@ class Wanted:
     ops: tuple[str, ...] = OPS
     targets: tuple[str, ...] = ()
     every_gradient: bool = False
+    before_reduction: bool = False
 
 
 def rows_of(wanted: Wanted, lines: Sequence[Line], batches: int) -> list[dict[str, Any]]:
@@ -78,16 +79,11 @@ def _modules(wanted: Wanted, lines: Sequence[Line]) -> list[dict[str, Any]]:
 
 
 def _gradients(wanted: Wanted, lines: Sequence[Line], batches: int) -> list[dict[str, Any]]:
-    arrived: dict[tuple[Any, ...], tuple[Line, str, int]] = {}
-    for line in lines:
-        if line.role == "param_grad" and line.direction == "backward":
-            name = line.leaf.removesuffix(".grad")
-            micro = line.micro_step if wanted.every_gradient else -1
-            number = line.micro_step + 1 if wanted.every_gradient else batches
-            key = (line.model, line.module, name, micro)
-            arrived.pop(key, None)
-            arrived[key] = (line, name, number)
-    made = [_gradient(wanted, line, name, "unreduced", n) for line, name, n in arrived.values()]
+    every = wanted.every_gradient
+    made = [
+        _gradient(wanted, line, name, "unreduced", line.micro_step + 1 if every else batches)
+        for line, name in arrived(lines, every=every, before=wanted.before_reduction)
+    ]
     taken = [e for e in lines if e.role == "param_grad" and e.direction == "optimizer"]
     return made + [_gradient(wanted, e, e.leaf, "reduced", batches) for e in taken]
 

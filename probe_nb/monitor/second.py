@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from torch.optim import Optimizer
 
 from probe_nb.errors import ConfigError, SessionStateError, closest, notify
 from probe_nb.exports.lines import lines
+from probe_nb.exports.names import reduces
 from probe_nb.exports.second import MONITORS, OPS, Wanted, rows_of, write
 from probe_nb.monitor import asking
 from probe_nb.monitor.settings import LARGEST
@@ -170,7 +172,8 @@ class TrainerMonitorV2:
         rows = lines(run.columns, [step])
         first, steps = self._numbers["start_step"], self._numbers["step_count_per_record"]
         begin = first + (step - first) // steps * steps
-        for each in self._wanted:
+        before = reduces(run.info.models)
+        for each in (replace(each, before_reduction=before) for each in self._wanted):
             part = (begin, begin + steps - 1)
             write(self.folder, each, rows_of(each, rows, self._batches), part)
 

@@ -97,8 +97,8 @@ class Settings:
         """Tell whether the activations of every module are asked for."""
         return not self.targets or self.asks("all_xy")
 
-    def layout(self) -> Layout:
-        """Return what is written."""
+    def layout(self, *, before_reduction: bool = False) -> Layout:
+        """Return what is written; `before_reduction`: see `Layout`."""
         asked = {
             "actv": self.asks("xy_distribution") and not self.asks("backward_only"),
             "actv_grad": self.asks("xy_distribution") and not self.asks("forward_only"),
@@ -117,6 +117,7 @@ class Settings:
             all_modules=self.all_modules,
             squash_name=self.asks("squash_name"),
             every_gradient=self.asks("monitor_mbs_grad"),
+            before_reduction=before_reduction,
         )
 
 

@@ -13,7 +13,7 @@ from probe_nb.errors import ConfigError, SessionStateError, notify
 from probe_nb.exports.layout import Sheets
 from probe_nb.exports.lines import Line, Shares, lines
 from probe_nb.exports.monitor_csv import CsvFolder
-from probe_nb.exports.names import squashed
+from probe_nb.exports.names import reduces, squashed
 from probe_nb.exports.structure import module_struct
 from probe_nb.exports.tensorboard import Board
 from probe_nb.monitor import asking
@@ -262,7 +262,7 @@ class TrainerMon:
             self._write_tables(run, rows)
 
     def _write_tables(self, run: Run, rows: list[Line]) -> None:
-        layout = self.settings.layout()
+        layout = self.settings.layout(before_reduction=reduces(run.info.models))
         tables = Sheets(rows, Shares(run.columns, rows, layout.eps), layout).tables()
         if self._alerts is not None:
             columns = {name: asking.quantities(layout, name) for name in tables}
