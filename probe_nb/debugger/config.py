@@ -20,6 +20,7 @@ LEVELS: Final = ("L0", "L1", "mix", "debug")
 RISKS: Final = ("CORE", "FOCUS", "ALL")
 SUMMARIES: Final = ("statistics", "md5", "xor")
 _LARGEST: Final = 1_000_000
+_RANGE: Final = re.compile(r" *[0-9]{1,7} *(- *[0-9]{1,7} *)?")
 
 _DEFAULTS: Final[dict[str, Any]] = {
     "task": "statistics",
@@ -275,16 +276,14 @@ def _numbers(value: Any, key: str) -> tuple[str | None, Callable[[int], bool]]:
     if not value:
         return None, lambda _: True
     for each in value:
-        numbers = [each] if type(each) is int else re.findall(r"\d+", str(each))
-        written = type(each) is int or (
-            isinstance(each, str) and re.fullmatch(r"\s*\d+(\s*-\s*\d+)?\s*", each)
-        )
-        if not written or any(not 0 <= int(number) <= _LARGEST for number in numbers):
+        text = str(each) if type(each) in (int, str) else ""
+        numbers = text.replace(" ", "").split("-") if _RANGE.fullmatch(text) else []
+        if not numbers or any(int(number) > _LARGEST for number in numbers):
             raise ConfigError(
                 f"`{key}` has {each!r}; give numbers from 0 to {_LARGEST:,} and ranges such as "
                 '"4-6".'
             )
-    text = ",".join(re.sub(r"\s", "", str(each)) for each in value)
+    text = ",".join(str(each).replace(" ", "") for each in value)
     return text, grammar.numbers_in(text, key)
 
 

@@ -36,7 +36,7 @@ class Folder:
         """
         try:
             self._place(rank).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a name with a zero in it is no name
             raise ConfigError(
                 f"`dump_path` is `{self._settings.dump_path}`, in which no folder can be made: "
                 f"{error}"

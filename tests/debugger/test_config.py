@@ -78,7 +78,10 @@ def test_steps_and_ranks_are_numbers_and_ranges(written, key):
     assert [n for n in range(10) if wants(n)] == [0, 3, 5, 6, 7]
 
 
-@pytest.mark.parametrize("value", [3, "3", [1.5], ["a"], ["5-3"], [-1], [10**7], [True], [None]])
+@pytest.mark.parametrize(
+    "value",
+    [3, "3", [1.5], ["a"], ["5-3"], [-1], [10**7], [True], [None], [[1]], ["1" * 5000], ["²"]],
+)
 def test_other_steps_are_refused(written, value):
     with pytest.raises(ConfigError, match="step"):
         config.read(written(step=value))

@@ -658,6 +658,13 @@ def test_tensors_are_written_as_they_were(make, net, tmp_path):
     assert entries["Module.0.Linear.forward.0"]["input_args"][0]["data_name"] in names
 
 
+def test_a_folder_that_cannot_be_made_is_told_at_the_start(net, make):
+    debugger = PrecisionDebugger(dump_path="zero\0inside", level="L0")
+    with pytest.raises(ConfigError, match="in which no folder can be made"):
+        debugger.start(net)
+    assert sessions() == ()
+
+
 def test_a_folder_that_cannot_be_written_is_told_and_harms_nothing(make, net, tmp_path):
     debugger = make()
     debugger.start(net)
