@@ -45,7 +45,7 @@ class TrainerMon:
         ConfigError: A key is unknown, or makes no sense here; the message says why.
 
     >>> import tempfile, torch, os
-    >>> os.environ["MONITOR_OUTPUT_DIR"] = tempfile.mkdtemp()
+    >>> os.environ["MONITOR_OUTPUT_DIR"] = tempfile.mkdtemp()  # else `./monitor_output`
     >>> model = torch.nn.Linear(2, 1)
     >>> optimizer = torch.optim.AdamW(model.parameters())
     >>> monitor = TrainerMon({"xy_distribution": True, "ops": ["min", "max"]})
