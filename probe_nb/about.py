@@ -18,9 +18,9 @@ from probe_nb.terms import RunInfo
 
 def begin(models: Mapping[str, nn.Module], modules: int, options: WatchConfig) -> RunInfo:
     """Describe a watch that is about to begin; no device is started for it."""
-    rank = None
+    rank = world = None
     if torch.distributed.is_available() and torch.distributed.is_initialized():
-        rank = torch.distributed.get_rank()
+        rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
     now = dt.datetime.now(dt.timezone.utc)
     ours = {"probe_nb": probe_nb.__version__, "python": platform.python_version()}
     return RunInfo(
@@ -33,6 +33,7 @@ def begin(models: Mapping[str, nn.Module], modules: int, options: WatchConfig) -
         devices=devices.names(),
         rank=rank,
         notices=devices.notices(),
+        world=world,
     )
 
 

@@ -55,6 +55,7 @@ class Keeper:
         self._keep = keep
         self._roles = frozenset(keep.roles)
         self._notices = run.info.notices
+        self._rank = -1 if run.info.rank is None else run.info.rank
         self._tensors = run.tensors = _place_for(keep, run.info)
 
     # -- the Sink ---------------------------------------------------------------------------------
@@ -96,8 +97,7 @@ class Keeper:
             return False
         return self._picked.takes(call, where[0], _way(where))
 
-    @staticmethod
-    def _kept(call: Call, where: Where, facts: Facts, backward: int, part: str = "") -> Kept:
+    def _kept(self, call: Call, where: Where, facts: Facts, backward: int, part: str = "") -> Kept:
         watched = call.watched
         way, dtype = _way(where), facts.dtype
         return Kept(
@@ -115,6 +115,7 @@ class Keeper:
             max(facts.numel, 0) * dtype.itemsize,
             api=watched.api,
             type=watched.type,
+            rank=self._rank,
         )
 
     def _miss(self, call: Call, where: Where, facts: Facts, why: str, backward: int) -> None:

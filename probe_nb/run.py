@@ -10,16 +10,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from probe_nb import loading
 from probe_nb.answers import Answers
 from probe_nb.config import MEMORY
-from probe_nb.dump import source
-from probe_nb.errors import SessionStateError
+from probe_nb.errors import ConfigError, SessionStateError
 from probe_nb.exports import of_run
 from probe_nb.grammar import Memory, Steps, as_bytes
 from probe_nb.recording import Range, Recording
-from probe_nb.store import beside, files
+from probe_nb.store import beside, files, merging
 from probe_nb.store.calls import Calls
-from probe_nb.store.keeping import streamed
+from probe_nb.store.merging import Member
+from probe_nb.store.parts import Parts
+from probe_nb.store.places import place_of
 from probe_nb.store.values import Values
 from probe_nb.view.plots import Plots
 
@@ -140,6 +142,12 @@ class Run(Answers):
             )
         return self._session
 
+    def parts(self) -> Parts:
+        """Return what the run is made of, as far as it can be read."""
+        self.flush()
+        columns = self.columns.there()[0]
+        return Parts(self.info, columns, self.tensors, self.call_table, self.value_table)
+
     # -- files and views ------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -148,10 +156,19 @@ class Run(Answers):
         Tensors that are kept go into a file beside it, `x.safetensors` beside `x.parquet`; those
         that are in a folder stay there, and the run says where.
 
+        Args:
+            path: The file. Where there are several processes, the folder of all: each writes
+                `rank0.parquet`, `rank1.parquet` into it, and `probe.load(folder)` reads them as
+                one. A path is a folder if it ends in a slash, if a folder is there, and in a
+                process that has joined others if it does not end in `.parquet`. `{rank}` in a name
+                stands for the rank.
+
         Raises:
-            FileExistsError: They would overwrite a file that is none of ours.
+            FileExistsError: A file of somebody else's, or the run of another process, is there.
+            IsADirectoryError: It is a folder, and the run has no rank.
         """
         self.flush()
+        path = place_of(path, self.info)
         tables: dict[str, Calls | Values] = {
             beside.CALLS: self.call_table,
             beside.VALUES: self.value_table,
@@ -289,24 +306,56 @@ class Run(Answers):
 
 
 def load(path: str | os.PathLike[str], *, memory: Memory = MEMORY) -> Run:
-    """Read a run that `Run.save` wrote, or the tensors that were streamed into a folder.
+    """Read a run that `Run.save` wrote; of a folder the runs of all processes as one.
+
+    Of many processes each row has its `rank`. Rows lie side by side step by step, and `order` is
+    numbered anew along this line: within a rank it is the order of execution. What could not be
+    read, which ranks are missing, and in what the processes differ stands in `run.info.notices`;
+    `run.info.processes` says of each how it ended.
 
     Args:
-        path: The file, or the folder: its run has tensors and no records.
+        path: The file; or the folder in which each process saved its run; or one into which tensors
+            were streamed: that run has tensors and no records.
         memory: What the records may take, as for `watch`; the rest stays on disk.
 
     Raises:
         FileNotFoundError: Nothing is at `path`.
-        RunFormatError: The file is not a run, is damaged, or is of a newer version.
+        RunFormatError: The file is not a run, is damaged, or is of a newer version; or the files in
+            the folder are not of one job: two of the same rank, or of jobs of different sizes.
         ConfigError: `memory` is no amount.
         OSError: The records exceed `memory`, and the disk has no room for the rest.
     """
-    if Path(path).expanduser().is_dir():
-        return Run(*streamed(Path(path).expanduser().absolute()))
-    columns, info = files.load(path, as_bytes(memory))
-    run = Run(info, columns, source.reopened(files.kept(path), info))
-    run.call_table = files.table(path, beside.CALLS, Calls.from_table) or run.call_table
-    run.value_table = files.table(path, beside.VALUES, Values.from_table) or run.value_table
+    return made_of(loading.read(Path(path).expanduser(), as_bytes(memory)))
+
+
+def merge(
+    runs: Sequence[Run], *, ranks: Sequence[int] | None = None, memory: Memory = MEMORY
+) -> Run:
+    """Lay the runs of several processes together as one; `load` does it with those of a folder.
+
+    Args:
+        runs: One run of each process.
+        ranks: The rank of each, for runs that have none of their own. None: as they are numbered.
+        memory: What the records may take, as for `watch`; the rest goes to disk.
+
+    Raises:
+        RunFormatError: Two are of the same rank, or they are of jobs of different sizes.
+        ConfigError: There is no run, or `ranks` are not as many.
+    """
+    numbers = range(len(runs)) if ranks is None else ranks
+    if not runs or len(numbers) != len(runs):
+        raise ConfigError(f"There are {len(runs)} runs and {len(numbers)} ranks.")
+    members = [
+        Member(run.parts(), number if run.info.rank is None else None, f"run {place}")
+        for place, (run, number) in enumerate(zip(runs, numbers, strict=True))
+    ]
+    return made_of(merging.merge(members, as_bytes(memory)))
+
+
+def made_of(parts: Parts) -> Run:
+    """Return the run that is made of these parts."""
+    run = Run(parts.info, parts.columns, parts.tensors)
+    run.call_table, run.value_table = parts.calls, parts.values
     return run
 
 
@@ -349,6 +398,4 @@ def read_dump(
 
     budget = as_bytes(memory)
     found = reader.read(Path(path).expanduser(), step=step, rank=rank, budget=budget)
-    run = Run(found.info, found.columns, found.tensors)
-    run.call_table, run.value_table = found.calls, found.values
-    return run
+    return made_of(found)

@@ -163,6 +163,10 @@ class RunInfo:
     """A `GradScaler` was seen to step the optimizer, and the watch was not told of it."""
     tree: list[list[Any]] = field(default_factory=list)
     """What the models are made of: of each module what `Made` has."""
+    world: int | None = None
+    """How many processes there were, where they had joined."""
+    processes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Of each rank whose run is part of this one how it was: `{"0": {"ended": "finished"}}`."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-ready copy."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from probe_nb.dump import arrays, folders
 from probe_nb.dump.calls import CallReader
@@ -23,21 +23,12 @@ from probe_nb.grammar import Steps, steps_in
 from probe_nb.store.calls import Calls
 from probe_nb.store.columns import Columns
 from probe_nb.store.keeping import Tensors
+from probe_nb.store.parts import Parts
 from probe_nb.store.values import Values
 from probe_nb.terms import RunInfo, printable
 
 LEVELS: Final = {"L0": "module", "L1": "api", "mix": "mix", "debug": "debug"}
 _ROLES: Final = ("input", "output", "param", "grad_output", "grad_input", "param_grad", "value")
-
-
-class Parts(NamedTuple):
-    """What a run is made of."""
-
-    info: RunInfo
-    columns: Columns
-    tensors: Tensors
-    calls: Calls
-    values: Values
 
 
 def read(path: Path, *, step: Steps = None, rank: Steps = None, budget: int | None = None) -> Parts:

@@ -121,6 +121,7 @@ def _kept(folder: Folder, site: Site, facts: Facts, call: int, backward: int) ->
         shape=facts.shape,
         bytes=bytes_in(facts.dtype, facts.numel),
         status=KEPT,
+        rank=ABSENT if folder.rank is None else folder.rank,
     )
 
 

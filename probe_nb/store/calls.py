@@ -137,19 +137,19 @@ class Calls:
         notify(f"probe_nb: {text}")
         return True
 
-    def take(self, other: Calls) -> None:
-        """Add all calls of another table, in their order."""
+    def take(self, other: Calls, rank: int = ABSENT) -> None:
+        """Add all calls of another table, in their order; `rank` is that of those without one."""
         callees = [self.callees.code(each) for each in other.callees.values]
         stacks = [self.stack(each) for each in other.stacks.values]
         rows: dict[int, int] = {ABSENT: ABSENT}
         for row, each in enumerate(_ROW.iter_unpack(bytes(other._rows))):
-            step, micro_step, rank, callee, call, stack, parent = each
+            step, micro_step, own, callee, call, stack, parent = each
             rows[row] = self.add(
                 callees[callee],
                 call,
                 step=step,
                 micro_step=micro_step,
-                rank=rank,
+                rank=rank if own == ABSENT else own,
                 parent=rows[parent],
                 stack=stacks[stack] if stack != ABSENT else ABSENT,
             )

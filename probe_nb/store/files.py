@@ -51,6 +51,8 @@ _TYPES: Final[dict[str, Any]] = {
     "shared": dict,
     "moved": dict,
     "tree": list,
+    "world": (int, type(None)),
+    "processes": dict,
     "unnamed_scaler": bool,
 }
 
@@ -176,6 +178,8 @@ def as_info(found: Any) -> RunInfo:
         texts += [*groups, *groups.values()]
     for module in info.unobserved:
         texts += [module["model"], module["module"], module["type"], module["reason"]]
+    for process in info.processes.values():
+        texts += [*process, *(str(value) for value in process.values())]
     for made in map(Made._make, info.tree):
         texts += made[:3]
         if not all(number is None or type(number) is int for number in made[3:]):

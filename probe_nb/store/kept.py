@@ -17,9 +17,12 @@ KEPT: Final = "kept"
 _TEXT: Final = ("model", "module", "api", "direction", "role", "leaf", "dtype", "status")
 COLUMNS: Final = (
     *("model", "module", "api", "direction", "role", "leaf", "step", "micro_step", "call"),
-    *("backward", "dtype", "shape", "bytes", "status"),
+    *("backward", "dtype", "shape", "bytes", "status", "rank"),
 )
 """The columns of `run.kept()`, in order."""
+
+_YOUNG: Final = ("rank", "api")
+"""What older files know nothing of, the youngest first."""
 
 
 @dataclass(eq=False, slots=True)
@@ -42,6 +45,8 @@ class Kept:
     status: str = KEPT
     api: str = ""
     """Name of a function, or of a value that the user saved."""
+    rank: int = -1
+    """As in the row of its statistics; -1 where there is none."""
     type: str = ""
     """Class of the module, while it is recorded; no file says it."""
     data: Any = None
@@ -64,8 +69,9 @@ def described(about: Any) -> Kept:
         TypeError: It is something else.
         ValueError: A role or direction is unknown.
     """
-    columns = COLUMNS if len(about) == len(COLUMNS) else [c for c in COLUMNS if c != "api"]
-    facts = dict(zip(columns, about, strict=True))  # older files know of no functions
+    left = _YOUNG[: max(len(COLUMNS) - len(about), 0)]
+    columns = [name for name in COLUMNS if name not in left]
+    facts = dict(zip(columns, about, strict=True))
     kept = Kept(**facts | {"shape": tuple(facts["shape"])})
     for field in fields(Kept)[:-1]:
         value, wanted = getattr(kept, field.name), _TYPES[str(field.type)]
@@ -88,8 +94,9 @@ def frame(kept: Sequence[Kept]) -> pd.DataFrame:
         dict.fromkeys(("step", "micro_step", "call", "bytes"), "int64")
         | dict.fromkeys(_TEXT, "category")
     )
-    backward = made["backward"].astype("Int64")
-    made["backward"] = backward.mask(backward < 0)
+    for name in ("backward", "rank"):
+        numbers = made[name].astype("Int64")
+        made[name] = numbers.mask(numbers < 0)
     return made
 
 
@@ -105,6 +112,7 @@ def find(
     micro_step: int | None,
     direction: str | None,
     model: str | None,
+    rank: int | None = None,
 ) -> Kept:
     """Return the tensor that all of this is true of, as `Run.tensor` says.
 
@@ -135,12 +143,43 @@ def find(
         "call": call,
         "leaf": leaf,
         "micro_step": micro_step,
+        "rank": rank,
     }
     here = [e for e in of_role if all(v in (None, getattr(e, n)) for n, v in wanted.items())]
     if not here:
         asked = ", ".join(f"{n} {v}" for n, v in wanted.items() if v is not None)
         raise SelectionError(f"{name} has no {role} with {asked}. {_there(of_role)}")
     return _newest(here, of_role, f"{name} {role}", step)
+
+
+def of_call(
+    everything: Sequence[Kept],
+    module: str | None,
+    *,
+    api: str | None = None,
+    step: int | None = None,
+    call: int | None = None,
+    micro_step: int | None = None,
+    model: str | None = None,
+) -> list[Kept]:
+    """Return all that was to be kept of one call: the newest of which an input is there.
+
+    Raises:
+        SelectionError: There is none; the message says what is kept.
+    """
+    wanted = {"step": step, "call": call, "micro_step": micro_step}
+    at = _of_module(everything, module, model) if api is None else _of(everything, api, module)
+    of_role = [e for e in at if e.role == "input" and model in (None, e.model)]
+    here = [e for e in of_role if all(v in (None, getattr(e, n)) for n, v in wanted.items())]
+    there = [e for e in here if e.data is not None]
+    if not there:
+        name = f"`{shown(module or '') if api is None else api}`"
+        asked = "".join(f" of {n} {v}" for n, v in wanted.items() if v is not None)
+        why = f"{here[-1].status}. " if here else ""
+        raise SelectionError(f"No input{asked} of {name} is there: {why}{_there(of_role)}")
+    newest = max(there, key=lambda e: (e.step, e.micro_step, -e.call))
+    same = ("model", "module", "step", "micro_step", "call")
+    return [e for e in at if all(getattr(e, n) == getattr(newest, n) for n in same)]
 
 
 def _of(everything: Sequence[Kept], api: str, module: str | None) -> list[Kept]:
@@ -191,6 +230,9 @@ def _newest(here: list[Kept], of_role: list[Kept], what: str, step: int | None) 
         why = missed[-1].status if missed else "none was seen then"
         at = "" if step is None else f" of step {step}"
         raise SelectionError(f"{what}{at} is not there: {why}. {_there(of_role)}")
+    ranks = sorted({each.rank for each in found})
+    if len(ranks) > 1:
+        raise SelectionError(f"{what} is there of several ranks; give `rank=`, one of {ranks}.")
     leaves = list(dict.fromkeys(each.leaf for each in found))
     if len(leaves) > 1:
         raise SelectionError(f"{what} is several tensors; give `leaf=`, one of {_listed(leaves)}.")
@@ -211,6 +253,8 @@ def _there(of_role: list[Kept]) -> str:
         ("calls", lambda e: e.call),
         ("leaves", lambda e: e.leaf),
     ]
+    if len({each.rank for each in kept}) > 1:
+        facts.append(("ranks", lambda e: e.rank))
     said = [f"{name} {_listed(sorted({of(e) for e in kept}))}" for name, of in facts]
     return f"Kept are {', '.join(said)}."
 

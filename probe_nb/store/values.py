@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from probe_nb.errors import notify
 from probe_nb.grammar import spelled
@@ -52,6 +53,9 @@ _DTYPE: Final = np.dtype(
 )
 _THING: Final = 200
 """Bytes that an interned value takes beside its text, about."""
+
+
+Orders = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class Value(NamedTuple):
@@ -108,6 +112,25 @@ class Values:
         numbers = (step, micro_step, _number(rank), _number(order), call)
         where = self._sites.code(site)
         self._rows.extend(_ROW.pack(*numbers, where, self._thing(kind, value)))
+
+    def take(self, other: Values, rank: int = ABSENT, orders: Orders | None = None) -> None:
+        """Add all values of another table, in their order.
+
+        `rank` is that of rows without one; `orders` are the numbers that `order` had, rising, and
+        those that it has here.
+        """
+        rows = other._columns().copy()
+        sites = [self._sites.code(each) for each in other._sites.values]
+        things = [self._things.code(each) for each in other._known()]
+        rows["site"] = np.array([*sites, ABSENT], np.int32)[rows["site"]]
+        rows["thing"] = np.array([*things, ABSENT], np.int32)[rows["thing"]]
+        rows["rank"] = np.where(rows["rank"] == ABSENT, rank, rows["rank"])
+        if orders is not None:
+            had, have = orders
+            place = np.append(have, have[-1:] + 1)[np.searchsorted(had, rows["order"])]
+            rows["order"] = np.where(rows["order"] == ABSENT, ABSENT, place)
+        self._texts = sum(len(text) + _THING for _, text in self._things.values)
+        self._rows.extend(rows.tobytes())
 
     def _thing(self, kind: str, value: Any) -> int:
         if type(value) is str:

@@ -1,0 +1,123 @@
+"""Saved runs: the file of one, or a folder with a file of each process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from probe_nb.dump import source
+from probe_nb.errors import RunFormatError, notify
+from probe_nb.store import beside, files
+from probe_nb.store.calls import Calls
+from probe_nb.store.columns import Columns
+from probe_nb.store.keeping import streamed
+from probe_nb.store.merging import Member, merge
+from probe_nb.store.parts import Parts
+from probe_nb.store.places import ENDING
+from probe_nb.store.values import Values
+
+_NUMBER: Final = re.compile(r"(\d+)$")
+_DELAY: Final = 1.0
+"""Seconds after which a bar appears."""
+
+T = TypeVar("T")
+
+
+def read(path: Path, budget: int | None = None) -> Parts:
+    """Read a saved run, or those of several processes in a folder as one.
+
+    Raises:
+        FileNotFoundError: Nothing is at `path`.
+        RunFormatError: It is no run, or no folder of runs that belong together.
+        OSError: The records exceed the budget, and the disk has no room for the rest.
+    """
+    if not path.is_dir():
+        return read_file(path, budget)
+    found = sorted((each for each in path.glob(f"*{ENDING}") if each.is_file()), key=_by_number)
+    if found:
+        return read_folder(path, found, budget)
+    info, _, kept = streamed(path.absolute())
+    return whole(info, kept)
+
+
+def whole(info: Any, kept: Any) -> Parts:
+    """Return the parts of a run that has tensors and no records."""
+    return Parts(
+        info,
+        Columns(),
+        kept,
+        Calls(notices=info.notices),
+        Values(notices=info.notices),
+    )
+
+
+def read_file(path: Path, budget: int | None = None) -> Parts:
+    """Read what `Run.save` wrote into one file.
+
+    Raises:
+        FileNotFoundError: Nothing is at `path`.
+        RunFormatError: The file is not a run, is damaged, or is of a newer version.
+        OSError: The records exceed the budget, and the disk has no room for the rest.
+    """
+    columns, info = files.load(path, budget)
+    tensors = source.reopened(files.kept(path), info)
+    calls = files.table(path, beside.CALLS, Calls.from_table)
+    values = files.table(path, beside.VALUES, Values.from_table)
+    return Parts(
+        info,
+        columns,
+        tensors,
+        Calls(notices=info.notices) if calls is None else calls,
+        Values(notices=info.notices) if values is None else values,
+    )
+
+
+def read_folder(folder: Path, found: list[Path], budget: int | None) -> Parts:
+    """Read the runs of several processes as one; what cannot be read is said.
+
+    Raises:
+        RunFormatError: None can be read, or they do not belong together.
+    """
+    members: list[Member] = []
+    refused: list[str] = []
+    share = None if budget is None else budget // len(found)
+    for path in shown(found, "Reading ranks"):
+        parts = _tried(path, share, refused)
+        if parts is not None:
+            members.append(Member(parts, _number(path), f"`{path}`"))
+    if not members:
+        raise RunFormatError(f"Nothing in `{folder}` can be read. {' '.join(refused[:3])}")
+    merged = merge(members, budget)
+    told = [f"`{folder}`: one file was left out. {text}" for text in refused]
+    merged.info.notices[:0] = told
+    for text in told:
+        notify(f"probe_nb: {text}")
+    return merged
+
+
+def _tried(path: Path, budget: int | None, refused: list[str]) -> Parts | None:
+    try:
+        return read_file(path, budget)
+    except RunFormatError as error:
+        refused.append(str(error))
+        return None
+
+
+def _number(path: Path) -> int | None:
+    """Return the number that a file is named after."""
+    found = _NUMBER.search(path.stem)
+    return None if found is None else int(found[1])
+
+
+def _by_number(path: Path) -> tuple[int, str]:
+    number = _number(path)
+    return (-1 if number is None else number), path.name
+
+
+def shown(values: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
+    """Yield values; a bar says how far it is where that takes longer than a second."""
+    from tqdm.auto import tqdm
+
+    yield from tqdm(values, desc=what, total=total, delay=_DELAY, leave=False)
