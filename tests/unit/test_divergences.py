@@ -285,6 +285,23 @@ def test_outputs_alone_tell_the_place():
     assert len(found.divergences) == 1
 
 
+def test_inputs_alone_tell_between_which_calls_it_lies():
+    made, change, _ = PLANTS["bias"]
+    found = pair(made, change, roles="input")
+    assert found.first_divergence().between == ("layers.2.up", "layers.2.act")
+    assert len(found.divergences) == 1
+
+
+@pytest.mark.parametrize(
+    "options", [{"roles": "input,output"}, {"roles": "param_grad"}, {"level": "api"}]
+)
+def test_what_was_not_recorded_raises_no_alarm(options):
+    assert (
+        pair(images, lambda m: None if "level" in options else by_parts(m), **options).divergences
+        == []
+    )
+
+
 def test_a_run_is_the_same_as_itself_saved_or_not(tmp_path):
     model, data = images()
     run = recorded(model, data, keep="*")

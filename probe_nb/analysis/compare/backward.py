@@ -13,6 +13,9 @@ from probe_nb.terms import DIRECTIONS
 
 _OPTIMIZER: Final = DIRECTIONS.index("optimizer")
 _REDUCED: Final = 4
+_BLIND: Final = 16.0
+"""How much more is explained of a gradient where nothing is known of what it is a sum of."""
+
 """A call that takes in more than so many times what it gives out has averaged."""
 
 
@@ -27,6 +30,7 @@ def backward(on: Ground, forward: Forward) -> None:
     rows = np.flatnonzero(ins & (tree.of >= 0))
     on.came_in[rows] = into[tree.of[rows]]
     on.reference[rows] = _scales(on)[tree.of[rows]]
+    _of_functions(on)
     known = tree.largest(outs, np.ones(len(on.e))) > 0
     _arriving(on, forward, np.maximum(arrived, forward.all), carried)
     _parameters(on, np.maximum(into, left))
@@ -45,6 +49,13 @@ def _unknown(on: Ground, known: Flags) -> None:
     if rows.any():
         before = on.so_far(places.direction < _OPTIMIZER)
         on.came_in[rows] = np.fmax(on.came_in, before)[rows]
+    unknown = places.are("param_grad", direction="backward") & ~at_home & (on.fan_in == 0)
+    on.came_in[unknown] = np.inf  # a bias: nobody knows what cancelled in it
+    on.gain[rows & ~at_home] *= _BLIND
+    sums = rows & places.are("param_grad", direction="backward")
+    on.came_in[sums] = np.maximum(
+        on.came_in[sums], _BLIND * on.found.tolerance.extreme[sums] / GAIN_BACK
+    )
 
 
 def _scales(on: Ground) -> Floats:
@@ -54,8 +65,23 @@ def _scales(on: Ground) -> Floats:
     scale = tree.largest(outs, on.scale)
     linear = on.of_modules(on.weights, on.scale * np.sqrt(on.fan_out))[tree.first]
     reduced = tree.largest(outs, on.numel) * _REDUCED < tree.largest(ins, on.numel)
-    found: Floats = np.where(linear > 0, linear * scale, np.where(reduced, 0.0, scale))
-    return found
+    return np.where(linear > 0, linear * scale, np.where(reduced, 0.0, scale))
+
+
+def _of_functions(on: Ground) -> None:
+    """A function gives gradients of weights as well: sums over all places of its result."""
+    places, tree = on.places, on.tree
+    named = on.of_sites([bool(s.api) for s in places.sites])
+    rows = np.flatnonzero(named & places.are("grad_input") & (tree.of >= 0))
+    call = tree.of[rows]
+    outs = places.are("grad_output")
+    size = tree.largest(outs, on.scale)[call]
+    uses = tree.largest(outs, on.numel)[call] / on.numel[rows]
+    scale_in = tree.largest(places.are("input") & on.floats, on.scale)[call]
+    sums = np.sqrt(uses) * size * np.maximum(scale_in, 1.0)
+    on.reference[rows] = np.where(
+        uses > 1, np.maximum(on.reference[rows], sums), on.reference[rows]
+    )
 
 
 def _arriving(on: Ground, forward: Forward, around: Floats, carried: Floats) -> None:

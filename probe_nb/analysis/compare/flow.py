@@ -127,6 +127,7 @@ def flow(  # noqa: PLR0917
     sums = places.are("param_grad", direction="backward") | places.are(
         "param_grad", "update", "state", direction="optimizer"
     )
+    sums |= places.are("grad_input") & on.of_sites([bool(s.api) for s in places.sites])
     share = np.clip(np.nan_to_num(share, nan=1.0), np.where(sums, 0.0, _LEAST), 1.0)
     own = _coarsest(on)
     return Flow(

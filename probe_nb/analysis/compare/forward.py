@@ -39,7 +39,7 @@ def forward(on: Ground) -> Forward:
     inputs, outputs = places.are("input"), places.are("output")
     into, out = tree.largest(inputs, on.e), tree.largest(outputs, on.e)
     given = np.maximum(into, _parameters(on, outputs)[tree.first])
-    carried = np.maximum(out, into)
+    carried, ended = _carried(on, np.maximum(out, into))
     found = Forward(given, out, tree.inside(carried))
     rows = np.flatnonzero(outputs & (tree.of >= 0))
     on.came_in[rows] = np.maximum(given, found.inside)[tree.of[rows]]
@@ -47,8 +47,26 @@ def forward(on: Ground) -> Forward:
     unknown = rows[tree.largest(inputs, np.ones(len(on.e)))[tree.of[rows]] == 0]
     if len(unknown):  # nobody knows what these were given: anything from before
         on.came_in[unknown] = np.maximum(on.came_in, on.so_far(outputs))[unknown]
-    _inputs(on, given, carried)
+    _inputs(on, given, carried, ended)
     return found
+
+
+def _carried(on: Ground, largest: Floats) -> tuple[Floats, Floats]:
+    """Return what came out of each call, and when it had ended.
+
+    Where no output was recorded, that is what came out of calls inside it, and when these ended.
+    """
+    tree, places = on.tree, on.places
+    silent = tree.largest(places.are("output"), np.ones(len(on.e))) == 0
+    ended = np.where(
+        silent, tree.largest(places.are("input"), places.order.astype(np.float64)), tree.end
+    )
+    while silent.any():
+        both = [np.where(silent, np.maximum(v, tree.inside(v)), v) for v in (largest, ended)]
+        if (both[0] == largest).all() and (both[1] == ended).all():
+            break
+        largest, ended = both
+    return largest, ended
 
 
 def _parameters(on: Ground, outputs: NDArray[np.bool_]) -> Floats:
@@ -74,7 +92,7 @@ def _scales(on: Ground) -> Floats:
     return found
 
 
-def _inputs(on: Ground, given: Floats, carried: Floats) -> None:
+def _inputs(on: Ground, given: Floats, carried: Floats, ended: Floats) -> None:
     """An input is made of its parent's inputs, and of what came out of calls before it."""
     places, tree = on.places, on.tree
     rows = np.flatnonzero(places.are("input") & (tree.of >= 0))
@@ -82,7 +100,7 @@ def _inputs(on: Ground, given: Floats, carried: Floats) -> None:
     inside = parent >= 0
     scale_out = tree.largest(places.are("output"), on.scale)
     scale_in = tree.largest(places.are("input") & on.floats, on.scale)
-    earlier, scale, seen = on.before(rows, tree.end, carried, scale_out)
+    earlier, scale, seen = on.before(rows, ended.astype(np.int64), carried, scale_out)
     of_parent = np.where(inside, given[parent], np.nan)
     on.came_in[rows] = np.fmax(np.where(seen, earlier, np.nan), of_parent)
     of_parent = np.where(inside, scale_in[parent], 0.0)

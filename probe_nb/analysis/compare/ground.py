@@ -34,6 +34,7 @@ class Ground:
 
     Attributes:
         e: Largest relative difference of each pair, 0 where it is not known.
+        training: Which are of modules in training mode.
         scale: Root mean square of each.
         floats: Which are no whole numbers.
         numel: Elements of each.
@@ -58,6 +59,7 @@ class Ground:
         self.places, self.tree, self.found = places, tree, found
         self.e = np.nan_to_num(found.difference, nan=0.0, posinf=np.inf) * counts
         self.scale: Floats = found.scale
+        self.training: Flags = data[0]["training"] == 1
         self.floats: Flags = found.unit > 0
         self.numel = np.maximum(data[0]["numel"], 1).astype(np.float64)
         fans = [[_fan_in(s), s[0] if s else 1, s[1] if len(s) > 1 else 1] for s in shapes]
@@ -127,12 +129,12 @@ class Ground:
         found: Flags = np.array(flags, np.bool_)[self.places.site]
         return found
 
-    def so_far(self, rows: Flags) -> Floats:
+    def so_far(self, rows: Flags, values: Floats | None = None) -> Floats:
         """Return the largest difference of some pairs before each pair, in its process."""
         places = self.places
         by = np.lexsort((places.order, places.process))
         process = places.process[by]
-        largest = running(np.where(rows, self.e, 0.0)[by], process)
+        largest = running(np.where(rows, self.e if values is None else values, 0.0)[by], process)
         new = np.append([True], process[1:] != process[:-1])[: len(by)]
         found = np.empty(len(by))
         found[by] = np.where(new, 0.0, np.append([0.0], largest[:-1])[: len(by)])

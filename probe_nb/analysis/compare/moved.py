@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from probe_nb.analysis.compare.ground import (
+    GAIN,
     GAIN_BACK,
     Flags,
     Floats,
@@ -47,6 +48,32 @@ def moved(on: Ground, small: Floats) -> None:
     _signs(on, small, steps, params & later)
     on.noise = _scales(on, grads) & rows
     on.gain[later & _training(on, steps | grads)] *= _DRIFT
+    _loose(on, small, grads)
+    _hidden(on, later)
+
+
+def _loose(on: Ground, small: Floats, grads: Flags) -> None:
+    """Functions outside of any module may be an optimizer's: anything before is their source."""
+    places, tree = on.places, on.tree
+    free = on.of_sites([bool(s.api) and not s.module and not s.type for s in places.sites])
+    rows = np.flatnonzero(free & places.are("input", "output") & (tree.of >= 0))
+    if not len(rows):
+        return
+    noise = np.where(grads, 2.0 * np.sqrt(small) / GAIN, 0.0)
+    before = on.so_far(places.role >= 0, np.maximum(on.e, noise))
+    seen = rows[before[rows] > 0]
+    on.came_in[seen] = np.fmax(on.came_in[seen], before[seen])
+
+
+def _hidden(on: Ground, later: Flags) -> None:
+    """Parameters that an unseen optimizer moved and nobody recorded explain everything."""
+    places = on.places
+    process = places.process
+    told = np.zeros(int(process.max(initial=0)) + 1, np.bool_)
+    told[process[places.are("param")]] = True
+    named = on.of_sites([bool(s.api) for s in places.sites])
+    rows = later & on.training & ~told[process] & ~named & (places.direction < _OPTIMIZER)
+    on.came_in[rows] = np.inf
 
 
 def _training(on: Ground, moving: Flags) -> Flags:
