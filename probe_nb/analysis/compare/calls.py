@@ -130,7 +130,7 @@ class CallTree:
         forward = places.are("input", "output") & (self.of >= 0)
         outputs = places.are("output") & (self.of >= 0)
         self.begin = self._least(forward, places.order)
-        self.end = self._most(outputs, places.order)
+        self.end = self.latest(outputs, places.order)
         self.end[self.end < 0] = FAR
         self.parent = self._parents()
 
@@ -144,7 +144,8 @@ class CallTree:
         np.minimum.at(found, self.of[rows], values[rows])
         return found
 
-    def _most(self, rows: Flags, values: Ints) -> Ints:
+    def latest(self, rows: Flags, values: Ints) -> Ints:
+        """Return of each call the largest number of its pairs among these, -1 if it has none."""
         found = np.full(self.count, NONE, np.int64)
         np.maximum.at(found, self.of[rows], values[rows])
         return found

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from probe_nb.analysis.compare.calls import FAR, NONE
 from probe_nb.analysis.compare.compared import Compared
 from probe_nb.analysis.compare.judge import DIVERGED
 from probe_nb.analysis.compare.measures import MEASURES
@@ -272,9 +273,10 @@ def _last_before(of: Compared, call: int, pair: int, *, backward: bool) -> int:
     tree, places = of.tree, of.places
     siblings = np.flatnonzero((tree.parent == tree.parent[call]) & (np.arange(tree.count) != call))
     if backward:
-        ended = tree._most(places.are("grad_input") & (tree.of >= 0), places.order)  # noqa: SLF001
+        ended = tree.latest(places.are("grad_input") & (tree.of >= 0), places.order)
     else:
-        ended = np.where(tree.end < 2**62, tree.end, -1)
+        begun = np.where(tree.begin < FAR, tree.begin, NONE)  # one whose end was not recorded
+        ended = np.where(tree.end < FAR, tree.end, begun)
     known = siblings[(ended[siblings] >= 0) & (ended[siblings] < places.order[pair])]
     return int(known[ended[known].argmax()]) if len(known) else -1
 
