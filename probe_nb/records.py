@@ -133,6 +133,7 @@ class Records:
         leaf: str | None = None,
         model: str | None = None,
         api: str | None = None,
+        rank: Any = None,
     ) -> pd.Series:
         """Return one statistic of one site over steps.
 
@@ -153,6 +154,7 @@ class Records:
             model: Name of the model, where several have a module of this path.
             api: A function that the module calls, such as `"Functional.relu"`; None: the module
                 itself, where it has rows of its own. What no module runs around has the path `""`.
+            rank: One process of several, or some of them, as in `frame`; None joins all.
 
         Returns:
             A Series named after the site, indexed by step.
@@ -161,7 +163,7 @@ class Records:
             SelectionError: No such module, role or statistic.
         """
         self.flush()
-        return line(self.columns, module, role, stat, leaf=leaf, model=model, api=api)
+        return line(self.columns, module, role, stat, leaf=leaf, model=model, api=api, rank=rank)
 
     def histogram(
         self,
@@ -172,14 +174,16 @@ class Records:
         leaf: str | None = None,
         model: str | None = None,
         api: str | None = None,
+        rank: Any = None,
     ) -> Histogram:
         """Return the exponent histogram of one site, the last step's by default.
 
         Calls, micro steps and leaves of the step are added up. Which leaves these are is said at
-        `history`: gradients as they are added, not again as `.grad` holds them. So is `api`.
+        `history`: gradients as they are added, not again as `.grad` holds them. So are `api` and
+        `rank`.
 
         Raises:
             SelectionError: No such module, role or step, or nothing was counted there.
         """
         self.flush()
-        return summed(self.columns, module, role, step, leaf=leaf, model=model, api=api)
+        return summed(self.columns, module, role, step, leaf=leaf, model=model, api=api, rank=rank)

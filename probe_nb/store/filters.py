@@ -43,12 +43,13 @@ def of_site(
     leaf: str | None,
     model: str | None,
     api: str | None = None,
+    rank: Any = None,
 ) -> pd.DataFrame:
     """Return `step` and some other columns of the rows of one module in one role.
 
     With `api` they are those of one function that it calls.
     """
-    rows = of_sites(columns, module, role, names, leaf=leaf, model=model, api=api)
+    rows = of_sites(columns, module, role, names, leaf=leaf, model=model, api=api, rank=rank)
     functions = sorted(set(rows["api"][rows["direction"] != "optimizer"].astype(str)))
     if len(functions) > 1:
         raise SelectionError(
@@ -74,15 +75,18 @@ def of_sites(
     leaf: str | None = None,
     model: str | None = None,
     api: str | None = None,
+    rank: Any = None,
 ) -> pd.DataFrame:
     """Return the same of the modules that match, None for all."""
     if role not in ROLES:
         near = closest(role, ROLES)
         raise SelectionError(f"`{role}` is not a role.{near} Known: {', '.join(ROLES)}.")
     filters = {"module": module, "model": model, "role": [role], "leaf": leaf, "api": api}
+    filters["rank"] = rank
     wanted = ("step", "direction", "model", "module", "api", "leaf", *names)
     rows = chosen(columns, filters, wanted)
     if rows.empty:
+        _check_rank(columns, rank)
         there = chosen(columns, {"module": module}, ("role",))
         roles = [str(r) for r in there["role"].unique()]
         raise SelectionError(
@@ -91,6 +95,15 @@ def of_sites(
     if role == "value":  # its gradient has the same role, and is another tensor
         rows = rows[rows["direction"] == "forward"]
     return counted_once(rows, leaf)
+
+
+def _check_rank(columns: Columns, rank: Any) -> None:
+    """Raise where what was asked for is not there because no row is of its rank."""
+    if rank is None or len(chosen(columns, {"rank": rank}, ("rank",))):
+        return
+    known = sorted(set(chosen(columns, {}, ("rank",))["rank"].dropna().tolist()))
+    there = f"Its ranks are {', '.join(map(str, known))}." if known else "Its rows have no rank."
+    raise SelectionError(f"No row of this run is of rank {rank}. {there}")
 
 
 def _named(module: str | Sequence[str] | None) -> str:
@@ -141,12 +154,15 @@ def line(
     leaf: str | None,
     model: str | None,
     api: str | None = None,
+    rank: Any = None,
 ) -> pd.Series:
     """Return one statistic of one site over steps, as `Run.history` says."""
     check_stat(stat)
-    rows = of_site(columns, module, role, (stat, "numel"), leaf=leaf, model=model, api=api)
+    rows = of_site(
+        columns, module, role, (stat, "numel"), leaf=leaf, model=model, api=api, rank=rank
+    )
     found = joined(rows, stat).astype("float64")  # NaN, a gap in a line, where there is no number
-    found.name = f"{shown(module)} {role} {stat}"
+    found.name = f"{shown(module)} {role} {stat}" + ("" if rank is None else f" rank {rank}")
     return found
 
 
@@ -159,9 +175,10 @@ def summed(
     leaf: str | None,
     model: str | None,
     api: str | None = None,
+    rank: Any = None,
 ) -> Histogram:
     """Return the histogram of one site in a step, None for the last, as `Run.histogram` says."""
-    rows = of_site(columns, module, role, leaf=leaf, model=model, api=api)
+    rows = of_site(columns, module, role, leaf=leaf, model=model, api=api, rank=rank)
     if step is None:
         step = int(rows["step"].max())
     wanted = rows.index[rows["step"] == step]
@@ -176,12 +193,18 @@ def summed(
 
 
 def fed(
-    columns: Columns, module: str, step: int | None, *, model: str | None, api: str | None = None
+    columns: Columns,
+    module: str,
+    step: int | None,
+    *,
+    model: str | None,
+    api: str | None = None,
+    rank: Any = None,
 ) -> pd.DataFrame:
     """Return the rows of a module's forward inputs in a step, as `Run.inputs` says."""
-    rows = of_site(columns, module, "input", leaf=None, model=model, api=api)
+    rows = of_site(columns, module, "input", leaf=None, model=model, api=api, rank=rank)
     step = int(rows["step"].max()) if step is None else step
-    filters = {"module": module, "model": model, "role": ["input"], "step": step}
+    filters = {"module": module, "model": model, "role": ["input"], "step": step, "rank": rank}
     filters["api"] = [str(each) for each in rows["api"].unique()]
     return chosen(columns, filters, COLUMNS)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from probe_nb.terms import printable, shown
 
@@ -47,6 +47,7 @@ class Plots:
         *,
         leaf: str | None = None,
         model: str | None = None,
+        rank: Any = None,
         signed: bool = True,
         dtypes: Sequence[str] = DTYPES,
         ax: Axes | None = None,
@@ -65,6 +66,7 @@ class Plots:
             step: A step; None for the last one of this site.
             leaf: One leaf path or a pattern; None adds all leaves up, as `Run.history` says.
             model: Name of the model, where several have a module of this path.
+            rank: One process of several, or some of them; None adds all up.
             signed: False adds negative and positive values up by their magnitude.
             dtypes: The dtypes whose bands are drawn; `()` for none.
             ax: Axes to draw on.
@@ -85,9 +87,10 @@ class Plots:
         """
         from probe_nb.view.plots import data, histogram
 
-        at, absmax = data.one_step(self._run, module, role, step, leaf=leaf, model=model)
-        found = self._run.histogram(module, role, at, leaf=leaf, model=model)
-        title = f"{_site(module, role, leaf)}, step {at:,}"
+        of: dict[str, Any] = {"leaf": leaf, "model": model, "rank": rank}
+        at, absmax = data.one_step(self._run, module, role, step, **of)
+        found = self._run.histogram(module, role, at, **of)
+        title = f"{_site(module, role, leaf, rank)}, step {at:,}"
         return histogram.draw(ax, found, title, dtypes, signed=signed, absmax=absmax)
 
     def trend(
@@ -98,6 +101,7 @@ class Plots:
         *,
         leaf: str | None = None,
         model: str | None = None,
+        rank: Any = None,
         log: bool | None = None,
         ax: Axes | None = None,
     ) -> Axes:
@@ -112,6 +116,8 @@ class Plots:
             stat: A statistic or a count, such as `"std"` or `"nan_count"`.
             leaf: One leaf path or a pattern; None joins leaves, as `Run.history` says.
             model: Name of the model, where several have a module of this path.
+            rank: One process of several; some of them, such as `[0, 3]` or `"0-3"`, or `"*"` for
+                all, each with a line of its own; None joins all into one line.
             log: Whether the scale is logarithmic; None chooses it where values differ much.
             ax: Axes to draw on.
 
@@ -132,9 +138,9 @@ class Plots:
         """
         from probe_nb.view.plots import data, lines
 
-        grid = data.grid(self._run, module, role, stat, leaf=leaf, model=model)
+        grid = data.grid(self._run, module, role, stat, leaf=leaf, model=model, rank=rank)
         alone = grid.names[0] if len(grid.keys) == 1 else ""
-        title = _titled(alone, role, stat, leaf)
+        title = _titled(alone, role, stat, leaf, rank)
         return lines.trend(ax, grid, title, stat, log=log)
 
     def heatmap(
@@ -145,6 +151,7 @@ class Plots:
         *,
         leaf: str | None = None,
         model: str | None = None,
+        rank: Any = None,
         ax: Axes | None = None,
     ) -> Axes:
         """Draw one statistic of all modules over steps as colours, modules in execution order.
@@ -160,6 +167,8 @@ class Plots:
             module: Module path, pattern, or several of these; None for all.
             leaf: One leaf path or a pattern; None joins leaves, as `Run.history` says.
             model: Name of the model, where there are several.
+            rank: One process of several; some of them, or `"*"` for all, each with a row of its own
+                below the others of its module; None joins all.
             ax: Axes to draw on.
 
         Returns:
@@ -179,8 +188,8 @@ class Plots:
         """
         from probe_nb.view.plots import data, maps
 
-        grid = data.grid(self._run, module, role, stat, leaf=leaf, model=model)
-        return maps.heatmap(ax, grid, _titled("", role, stat, leaf), stat)
+        grid = data.grid(self._run, module, role, stat, leaf=leaf, model=model, rank=rank)
+        return maps.heatmap(ax, grid, _titled("", role, stat, leaf, rank), stat)
 
     def histograms(
         self,
@@ -189,6 +198,7 @@ class Plots:
         *,
         leaf: str | None = None,
         model: str | None = None,
+        rank: Any = None,
         dtype: str | None = None,
         ax: Axes | None = None,
     ) -> Axes:
@@ -203,6 +213,7 @@ class Plots:
             role: One role, such as `"output"` or `"grad_output"`.
             leaf: One leaf path or a pattern; None adds all leaves up, as `Run.history` says.
             model: Name of the model, where several have a module of this path.
+            rank: One process of several, or some of them; None adds all up.
             dtype: The dtype whose limits are drawn, such as `"float16"`; None for the one that
                 the tensor has.
             ax: Axes to draw on.
@@ -224,9 +235,10 @@ class Plots:
         """
         from probe_nb.view.plots import data, maps, powers
 
-        steps, found, own = data.counted(self._run, module, role, leaf=leaf, model=model)
+        of: dict[str, Any] = {"leaf": leaf, "model": model, "rank": rank}
+        steps, found, own = data.counted(self._run, module, role, **of)
         limits = powers.limits_of(own if dtype is None else dtype, given=dtype is not None)
-        title = f"{_site(module, role, leaf)}, magnitudes"
+        title = f"{_site(module, role, leaf, rank)}, magnitudes"
         return maps.histograms(ax, steps, maps.exponents_of(found), title, limits)
 
     def gradient_flow(
@@ -312,14 +324,16 @@ class Plots:
         return updates.in_step(ax, parameters.of_step(grid, step))
 
 
-def _site(module: str, role: str, leaf: str | None) -> str:
+def _site(module: str, role: str, leaf: str | None, rank: Any = None) -> str:
     """Write a site as a title does."""
     from probe_nb.view.plots import style
 
     words = f"{style.name(shown(module), 48)} {role}"
-    return words if leaf is None else f"{words} {style.name(leaf)}"
+    words = words if leaf is None else f"{words} {style.name(leaf)}"
+    return words if rank is None else f"{words}, rank {rank}"
 
 
-def _titled(module: str, role: str, stat: str, leaf: str | None) -> str:
+def _titled(module: str, role: str, stat: str, leaf: str | None, rank: Any = None) -> str:
     words = _site(module, role, leaf) if module else role
-    return f"{stat} of {printable(words)}"
+    alone = isinstance(rank, int)  # of several each is named where it stands
+    return f"{stat} of {printable(words)}" + (f", rank {rank}" if alone else "")

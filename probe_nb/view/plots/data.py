@@ -25,7 +25,10 @@ Key = tuple[str, ...]
 Modules = str | Sequence[str] | None
 
 NONFINITE: Final = ("nan_count", "posinf_count", "neginf_count")
-SITE: Final = ("model", "module")
+SITE: Final[tuple[str, ...]] = ("model", "module")
+EACH: Final = "*"
+"""Asks for all ranks, each by itself."""
+
 _OF_CALLS: Final = ("input", "output", "grad_output", "grad_input")
 _BACKWARD: Final = 2**40
 _LAST: Final = 2**50
@@ -81,16 +84,22 @@ def grid(
     *,
     leaf: str | None = None,
     model: str | None = None,
+    rank: Any = None,
 ) -> Grid:
     """Return one statistic of the modules that match over all steps of a run.
 
-    What several calls and leaves of a step are joined to is said at `Run.history`.
+    What several calls and leaves of a step are joined to is said at `Run.history`. Where several
+    ranks are asked for, each has a row of its own.
     """
     columns = recorded(run)
     check_stat(stat)
-    names = dict.fromkeys((stat, "numel", *NONFINITE, "order"))
-    rows = of_sites(columns, module, role, [*names], leaf=leaf, model=model)
-    found = laid_out(rows, joined(rows, stat, (*SITE, "step")), SITE, columns)
+    names = dict.fromkeys((stat, "numel", *NONFINITE, "order", "rank"))
+    wanted = None if rank == EACH else rank
+    rows = of_sites(columns, module, role, [*names], leaf=leaf, model=model, rank=wanted)
+    parts = SITE
+    if rank is not None and not isinstance(rank, (int, np.integer)):
+        rows, parts = rows.assign(rank=_ranks(rows["rank"])), (*SITE, "rank")
+    found = laid_out(rows, joined(rows, stat, (*parts, "step")), parts, columns)
     if stat in NONFINITE:  # the count itself says it
         found = replace(found, bad=np.zeros_like(found.bad), first=None)
     if not np.isfinite(found.values).any() and not found.bad.any():
@@ -99,6 +108,13 @@ def grid(
             "why."
         )
     return found
+
+
+def _ranks(ranks: pd.Series) -> pd.Series:
+    """Return ranks as a person reads them, in their order."""
+    known = sorted(ranks.dropna().unique().tolist())
+    words = {number: f"rank {number}" for number in known}
+    return ranks.map(words).astype(pd.CategoricalDtype([*words.values()]))
 
 
 def laid_out(rows: pd.DataFrame, values: pd.Series, parts: Sequence[str], columns: Columns) -> Grid:
@@ -205,21 +221,28 @@ def _first_orders(columns: Columns, sites: int) -> dict[int, int]:
 
 
 def one_step(
-    run: Run, module: str, role: str, step: int | None, *, leaf: str | None, model: str | None
+    run: Run,
+    module: str,
+    role: str,
+    step: int | None,
+    *,
+    leaf: str | None,
+    model: str | None,
+    rank: Any = None,
 ) -> tuple[int, float]:
     """Return a step of a site, the last one unless another is asked for, and its absmax."""
-    rows = of_site(recorded(run), module, role, ("absmax",), leaf=leaf, model=model)
+    rows = of_site(recorded(run), module, role, ("absmax",), leaf=leaf, model=model, rank=rank)
     step = int(rows["step"].max()) if step is None else step
     found = rows.loc[rows["step"] == step, "absmax"].astype("float64").max()
     return step, float(found)
 
 
 def counted(
-    run: Run, module: str, role: str, *, leaf: str | None, model: str | None
+    run: Run, module: str, role: str, *, leaf: str | None, model: str | None, rank: Any = None
 ) -> tuple[list[int], list[Histogram | None], str]:
     """Return the steps of one site, its histogram in each, and the dtype it had last."""
     columns = recorded(run)
-    rows = of_site(columns, module, role, ("dtype",), leaf=leaf, model=model)
+    rows = of_site(columns, module, role, ("dtype",), leaf=leaf, model=model, rank=rank)
     found: dict[int, Histogram | None] = dict.fromkeys(steps_of(columns).tolist())
     each_row = columns.histograms(rows.index)
     for step, each in zip(rows["step"].tolist(), each_row, strict=True):
