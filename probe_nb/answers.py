@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -22,6 +22,7 @@ from probe_nb.store.kept import frame as listed
 if TYPE_CHECKING:
     import torch
 
+    from probe_nb.replay import Replay
     from probe_nb.view.structure import Structure
 
 
@@ -125,7 +126,7 @@ class Answers(Records):
     # -- tensors --------------------------------------------------------------------------------
 
     def inputs(
-        self, module: str, step: int | None = None, *, model: str | None = None
+        self, module: str, step: int | None = None, *, model: str | None = None, rank: Any = None
     ) -> pd.DataFrame:
         """Return what a module was fed in one step: the rows of its forward inputs.
 
@@ -136,6 +137,7 @@ class Answers(Records):
             module: Module path, exact or a pattern that matches one module.
             step: A step; None for the newest in which the module was fed anything.
             model: Name of the model, where several have a module of this path.
+            rank: One process of several, or some of them, as in `frame`; None for all.
 
         Returns:
             The rows of `df`, one per input tensor and call; empty if there are none in that step.
@@ -152,7 +154,7 @@ class Answers(Records):
         3.0
         """
         self.flush()
-        return fed(self.columns, module, step, model=model)
+        return fed(self.columns, module, step, model=model, rank=rank)
 
     def updates(self, step: int | str | Sequence[int] | None = None) -> pd.DataFrame:
         """Return what moved each parameter and how far: one row per parameter and step.
@@ -191,7 +193,7 @@ class Answers(Records):
 
         Columns: `model`, `module`, `direction`, `role`, `leaf`, `step`, `micro_step`, `call`,
         `backward`, as in `df`; `dtype`, `shape`, `bytes`; `status`: `"kept"`, or `"not kept: "` and
-        the reason. `docs/kept-tensors.md` has the reasons.
+        the reason; `rank`. `docs/kept-tensors.md` has the reasons.
         """
         return listed(self.tensors.known())
 
@@ -207,6 +209,7 @@ class Answers(Records):
         micro_step: int | None = None,
         direction: str | None = None,
         model: str | None = None,
+        rank: int | None = None,
     ) -> torch.Tensor:
         """Return a tensor that `watch(keep=...)` kept, on the CPU, with memory of its own.
 
@@ -221,6 +224,7 @@ class Answers(Records):
             micro_step: Its micro step; None for the newest.
             direction: Its direction, for a role that has several; the role's own otherwise.
             model: Name of the model, where several have a module of this path.
+            rank: The process that had it, needed where several have.
 
         Raises:
             SelectionError: It is not there; the message says what is, and why this is not.
@@ -236,9 +240,73 @@ class Answers(Records):
         """
         where = {"step": step, "call": call, "leaf": leaf, "micro_step": micro_step}
         found: torch.Tensor = self.tensors.tensor(
-            module, role, api=api, **where, direction=direction, model=model
+            module, role, api=api, **where, direction=direction, model=model, rank=rank
         )
         return found
+
+    def replay(
+        self,
+        module: str | None = None,
+        of: Any = None,
+        step: int | None = None,
+        *,
+        api: str | None = None,
+        call: int | None = None,
+        micro_step: int | None = None,
+        model: str | None = None,
+        rank: int | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        state: Mapping[str, Any] | None = None,
+        tolerance: float | str = 1.0,
+    ) -> Replay:
+        """Run a call again in float64 on the CPU, and say how far the device's result is from that.
+
+        A copy of the module is run on the inputs that were kept, and what `keep=` kept of its
+        outputs is measured against what comes out, and against what rounding explains. The module,
+        its optimizer and all random numbers stay as they are. See `docs/replay.md`.
+
+        Args:
+            module: Module path, exact or a pattern that matches one module.
+            of: The model that was watched, or the module itself. Its parameters have to be those of
+                the step, unless they were kept; a run tells if they are not.
+            step: Its step; None for the newest of which inputs are there.
+            api: Name of a function instead, such as `Functional.softmax`; `module` is then the
+                module around it, and `of` the function, where it is none of torch's.
+            call: Which call in that step; None for the first in its micro step.
+            micro_step: Its micro step; None for the newest.
+            model: Name of the model, where several have a module of this path.
+            rank: The process that had it; None for the first.
+            inputs: Arguments that were not kept or recorded, by leaf path: `{"kwargs.mask": mask}`.
+            state: Parameters and buffers, as `state_dict()` of the module or of the model has them.
+            tolerance: How many times what rounding explains is allowed; or the format in which the
+                computation may have been done, such as `"tf32"` or `"bfloat16"`.
+
+        Raises:
+            SelectionError: Something that is needed was not kept or recorded; the message says what
+                to do.
+            ModelError: `of` is no module.
+            ConfigError: An option makes no sense.
+
+        >>> import torch, probe_nb as probe
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh())
+        >>> with probe.watch(model, keep=probe.Keep("*", roles="input, output")) as run:
+        ...     _ = model(torch.ones(4, 8))
+        >>> run.replay("0", model).verdict
+        'within'
+        """
+        from probe_nb import replay
+
+        self.flush()
+        where = {"step": step, "call": call, "micro_step": micro_step, "model": model}
+        return replay.replay(
+            {"run": replay.Where(self, module, rank)},
+            of,
+            api=api,
+            inputs=inputs,
+            state=state,
+            tolerance=tolerance,
+            **where,
+        )
 
     # -- what ran inside what ---------------------------------------------------------------------
 

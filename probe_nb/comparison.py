@@ -31,8 +31,10 @@ from probe_nb.analysis.compare.profile import profile, rows_of
 from probe_nb.errors import ConfigError
 from probe_nb.records import Records
 from probe_nb.run import Run, load, read_dump
+from probe_nb.terms import shown
 
 if TYPE_CHECKING:
+    from probe_nb.replay import Replay
     from probe_nb.view.plots.compare import Plots
 
 _DUMPS: Final = ("dump.json", "debug.json")
@@ -197,6 +199,58 @@ class Comparison:
         """
         return rows_of(self._frame, module, role, step, leaf, every=every)
 
+    def replay(
+        self,
+        module: str | None = None,
+        of: Any = None,
+        step: int | None = None,
+        *,
+        api: str | None = None,
+        tolerance: float | str = 1.0,
+        **options: Any,
+    ) -> Replay:
+        """Run a call again in float64 on the CPU, and say which run is how far from that.
+
+        Each run's result is measured against the truth for the inputs that this run kept. It says
+        which side is wrong where two differ: the candidate, the baseline, or neither.
+
+        Args:
+            module: Module path, as the baseline has it.
+            of: The model, or the module itself, of either run.
+            step: A step of both; None for the newest of which both kept inputs.
+            api: Name of a function instead, such as `Functional.softmax`.
+            tolerance: As `compare` takes it.
+            **options: `call`, `micro_step`, `model`, `inputs`, `state`, as `Run.replay` takes them.
+
+        Raises:
+            SelectionError: Something that is needed was not kept or recorded by one of both.
+            ModelError: `of` is no module.
+            ConfigError: An option makes no sense.
+        """
+        from probe_nb import replay
+
+        one, other = (_rank(side.data["rank"]) for side in (self._of.one, self._of.other))
+        path = self._path_in_candidate(module)
+        runs = {
+            "baseline": replay.Where(self.baseline, module, one),
+            "candidate": replay.Where(self.candidate, path, other),
+        }
+        return replay.replay(
+            runs,
+            of,
+            **{"inputs": None, "state": None, **options},
+            step=step,
+            api=api,
+            tolerance=tolerance,
+        )
+
+    def _path_in_candidate(self, module: Any) -> Any:
+        """Return the candidate's path of a module, the baseline's own where none is known."""
+        frame = self._frame
+        path = "" if module == shown("") else module
+        pairs = frame[(frame["module"] == path) & frame["row_candidate"].notna()]
+        return str(pairs["module_candidate"].iloc[0]) if len(pairs) else module
+
     @property
     def plot(self) -> Plots:
         """The plots: `comparison.plot.profile()`, `.histograms(module)`, `.trend(module)`."""
@@ -281,6 +335,12 @@ def opened(source: Source) -> Run:
 def _of(run: Records) -> tuple[Any, Any]:
     run.flush()
     return run.columns.there()[0], run.tensors
+
+
+def _rank(ranks: Any) -> int | None:
+    """Return the process that all rows of a side are of, None if there is no one."""
+    known = {int(each) for each in set(ranks.tolist())}
+    return known.pop() if len(known) == 1 and min(known) >= 0 else None
 
 
 def _is_dump(run: Run) -> bool:

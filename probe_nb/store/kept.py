@@ -161,13 +161,14 @@ def of_call(
     call: int | None = None,
     micro_step: int | None = None,
     model: str | None = None,
+    rank: int | None = None,
 ) -> list[Kept]:
     """Return all that was to be kept of one call: the newest of which an input is there.
 
     Raises:
         SelectionError: There is none; the message says what is kept.
     """
-    wanted = {"step": step, "call": call, "micro_step": micro_step}
+    wanted = {"step": step, "call": call, "micro_step": micro_step, "rank": rank}
     at = _of_module(everything, module, model) if api is None else _of(everything, api, module)
     of_role = [e for e in at if e.role == "input" and model in (None, e.model)]
     here = [e for e in of_role if all(v in (None, getattr(e, n)) for n, v in wanted.items())]
@@ -177,8 +178,8 @@ def of_call(
         asked = "".join(f" of {n} {v}" for n, v in wanted.items() if v is not None)
         why = f"{here[-1].status}. " if here else ""
         raise SelectionError(f"No input{asked} of {name} is there: {why}{_there(of_role)}")
-    newest = max(there, key=lambda e: (e.step, e.micro_step, -e.call))
-    same = ("model", "module", "step", "micro_step", "call")
+    newest = max(there, key=lambda e: (e.step, e.micro_step, -e.call, -e.rank))
+    same = ("model", "module", "step", "micro_step", "call", "rank")
     return [e for e in at if all(getattr(e, n) == getattr(newest, n) for n in same)]
 
 
