@@ -47,6 +47,7 @@ class Birth:
         proof: Numbers of the records that speak for it, besides `row`.
         came: The two modules between which the -Inf arose that an input held.
         harm: Where a -Inf first did harm, and what it was there.
+        rank: The process in which it happened, -1 where there is one alone.
     """
 
     phase: Phase
@@ -62,6 +63,7 @@ class Birth:
     proof: tuple[int, ...] = ()
     came: tuple[str, str] | None = None
     harm: Harm | None = None
+    rank: int = -1
 
     def before(self, other: Birth | None) -> bool:
         """Tell whether this one came first: steps may overlap, as where two models are trained."""
@@ -188,6 +190,7 @@ class Step:
             at=at or site,
             between=between,
             proof=tuple(sorted({int(calls.rows[p]) for p in proof if p != place})),
+            rank=int(block["rank"][place]),
         )
 
 

@@ -50,6 +50,8 @@ class Origin:
         rows: The records that speak for it, the first that was not finite among them, under their
             labels in `run.df`.
         after: What was not finite after it: the first record of each site, in execution order.
+        rank: The process in which it happened, None where the rows have no rank. Of several it is
+            the one that came first: by step, then by how far each had come in that step.
     """
 
     phase: Phase
@@ -67,6 +69,7 @@ class Origin:
     rows: pd.DataFrame = field(repr=False)
     after: pd.DataFrame = field(repr=False)
     values: tuple[str, ...] = field(repr=False, default=())
+    rank: int | None = None
 
     def __repr__(self) -> str:
         """Say what happened, and what followed, in a few lines."""
@@ -244,6 +247,7 @@ def origin(columns: Columns, born: Birth, info: RunInfo | None = None) -> Origin
         rows=_frame(columns, sorted({born.row, *born.proof})),
         after=_after(columns, born),
         values=tuple(words.values()),
+        rank=None if born.rank < 0 else born.rank,
     )
 
 

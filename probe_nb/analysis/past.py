@@ -21,13 +21,14 @@ class Past:
         """Look at these records when asked."""
         self._columns = columns
         self._birth = birth
+        self._mine = _equal("rank", birth.rank)
 
     @cached_property
     def last(self) -> int:
         """The last step before in which it was read, and was finite; -1 if there is none."""
         birth = self._birth
         names = ("step", "nan_count", "status")
-        _, found = self._columns.where([_equal("site", birth.code)], names)
+        _, found = self._columns.where([_equal("site", birth.code), self._mine], names)
         known = (found["nan_count"] >= 0) & ~is_uncounted(found["status"])
         earlier = found["step"][(found["step"] < birth.step) & known]
         return int(earlier.max(initial=-1))
@@ -39,7 +40,7 @@ class Past:
             return 0
         last, now = self.last, self._birth.step
         between = Filter("step", lambda values: (values > last) & (values < now))
-        seen = self._columns.where([between], ("step",))[1]["step"]
+        seen = self._columns.where([between, self._mine], ("step",))[1]["step"]
         return now - last - 1 - len(np.unique(seen))
 
     def was_stepped(self) -> bool:
@@ -53,6 +54,7 @@ class Past:
             and (s.model, s.module, s.leaf) == (mine.model, mine.module, mine.leaf)
         ]
         filters = [_equal("step", self.last), Filter("site", lambda v: np.isin(v, codes))]
+        filters.append(self._mine)
         return len(self._columns.where(filters, _BAD)[1]["nan_count"]) > 0
 
     def settings(self) -> list[str]:
@@ -60,6 +62,7 @@ class Past:
         sites = self._columns.tables.sites.values
         codes = [n for n, s in enumerate(sites) if s.direction == "optimizer" and s.api]
         filters = [_equal("step", self._birth.step), Filter("site", lambda v: np.isin(v, codes))]
+        filters.append(self._mine)
         _, found = self._columns.where(filters, ("site", *_BAD))
         bad = sum(np.maximum(found[name], 0) for name in _BAD)
         leaves = dict.fromkeys(sites[code].leaf for code in found["site"][np.asarray(bad) > 0])

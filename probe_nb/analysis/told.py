@@ -53,6 +53,7 @@ class Words:
         self._birth = birth
         self._info = info
         self._past = Past(columns, birth)
+        self._one = info is None or info.rank is not None or birth.rank < 0  # of its processes
         sites = columns.tables.sites.values
         self._several = len({site.model for site in sites if site.model}) > 1
         names = ("site", "numel", "dtype", "status", *STATISTICS, *COUNTS)
@@ -66,6 +67,7 @@ class Words:
         birth = self._birth
         seen = "was first seen" if self._past.unseen else "first appeared"
         begin = f"{birth.kind} {seen} at step {birth.step}"
+        begin += "" if self._one else f" on rank {birth.rank}"
         if birth.between is None:
             return f"{begin} in {self._place(birth.site)}"
         return f"{begin} {self._between(*birth.between)}"
@@ -277,6 +279,7 @@ class Words:
             return f"{_LOOK_BACK[why]} {_POLES}".strip()
         if why == "own":
             asked = f'step={birth.step}, module="{birth.at.module}"'
+            asked += "" if self._one else f", rank={birth.rank}"
             general = advice_for("non_finite", birth.at.type).replace(_ASK, asked)
             return self._near_the_end() or general
         return self._special() or _LOOK[why]
