@@ -336,3 +336,26 @@ def test_functions_are_compared_as_modules_are():
         other(data[0])
     found = probe.compare(one, two)
     assert found.first_divergence("forward").module == "fc"
+
+
+def test_a_run_and_its_dump_part_nowhere(tmp_path):
+    model, data = words()
+    run = recorded(model, data[:1])
+    run.write_dump(tmp_path / "dump")
+    found = probe.compare(run, tmp_path / "dump")
+    assert found.divergences == []
+    assert found.fed_same
+    assert found.counts["same"] > 150
+    assert "diverged" not in found.counts
+
+
+def test_a_fault_is_found_between_two_dumps(tmp_path):
+    made, change, module = PLANTS["bias"]
+    model, data = made()
+    other = copy.deepcopy(model)
+    change(other)
+    for name, each in (("gpu", model), ("npu", other)):
+        recorded(each, data[:1]).write_dump(tmp_path / name)
+    found = probe.compare(tmp_path / "gpu", tmp_path / "npu")
+    assert found.first_divergence().module == module
+    assert "Result" in found.to_msprobe()
