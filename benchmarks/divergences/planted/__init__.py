@@ -1,0 +1,23 @@
+"""The development set: the rules of the comparison may be tried on these."""
+
+from benchmarks.divergences.planted import (
+    backward,
+    fed,
+    healthy,
+    layers,
+    parents,
+    precision,
+    structure,
+    updates,
+)
+
+__all__ = [
+    "backward",
+    "fed",
+    "healthy",
+    "layers",
+    "parents",
+    "precision",
+    "structure",
+    "updates",
+]
