@@ -65,8 +65,9 @@ def sentence(of: Comparison) -> str:
         many = plural(counts["diverged"], "row")
         return f"! no call diverges of itself, but {many} drifted apart beyond rounding"
     alone = counts.get("only_in_baseline", 0) + counts.get("only_in_candidate", 0)
-    rest = f", of what both have: {plural(alone, 'row')} only one run has" if alone else ""
-    return f"✓ no divergence: all that differs is within rounding{rest}"
+    if alone:
+        return f"! no divergence in what both have; {plural(alone, 'row')} only one run has"
+    return "✓ no divergence: all that differs is within rounding"
 
 
 def counted(of: Comparison) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -140,6 +142,7 @@ def test_what_only_one_run_has_is_listed_and_never_the_same():
         ["candidate", "c"],
     ]
     assert "rows only in the baseline: b" in repr(found)
+    assert repr(found).startswith("! no divergence in what both have; 2 rows only one run has")
 
 
 def test_wrappers_are_taken_off():
@@ -278,3 +281,24 @@ def test_html_is_escaped():
     html = probe.compare(one, other)._repr_html_()
     assert "&lt;b&gt;&amp;" in html
     assert "<b>&" not in html
+
+
+@pytest.mark.parametrize("fault", [False, True])
+def test_what_a_dump_rounds_to_sixteen_bits_is_no_divergence(tmp_path, fault):
+    """msProbe writes Norm and Mean of float16 in float16."""
+    here = records.run(
+        [
+            row(f"m{number}", dtype="float16", l2=float(value))
+            for number, value in enumerate(np.linspace(64.03, 127.9, 40))
+        ]
+    )
+    folder = here.write_dump(tmp_path / "dump")
+    (path,) = folder.rglob("dump.json")
+    said = json.loads(path.read_text())
+    for entry in said["data"].values():
+        for tensor in entry["output"]:
+            tensor["Norm"] = float(np.float16(tensor["Norm"] * (1.01 if fault else 1)))
+    path.write_text(json.dumps(said))
+    found = probe.compare(here, probe.read_dump(folder)).df
+    assert len(found) == 40
+    assert set(found["verdict"]) <= ({"diverged"} if fault else {"same", "close"})
