@@ -24,6 +24,7 @@ __all__ = [
     "__version__",
     "compare",
     "find_random",
+    "gather",
     "load",
     "random_save",
     "read_dump",
@@ -39,6 +40,7 @@ __all__ = [
 if TYPE_CHECKING:
     from probe_nb.checkup.check import self_check
     from probe_nb.comparison import Comparison, compare
+    from probe_nb.distributed import gather
     from probe_nb.doors import start, watch
     from probe_nb.errors import NonFiniteError
     from probe_nb.keep import Keep
@@ -54,6 +56,7 @@ _ROOMS = {
     "Run": "probe_nb.run",
     "compare": "probe_nb.comparison",
     "find_random": "probe_nb.reproduce",
+    "gather": "probe_nb.distributed",
     "load": "probe_nb.run",
     "random_save": "probe_nb.reproduce",
     "read_dump": "probe_nb.run",

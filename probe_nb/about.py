@@ -25,7 +25,7 @@ def begin(models: Mapping[str, nn.Module], modules: int, options: WatchConfig) -
     ours = {"probe_nb": probe_nb.__version__, "python": platform.python_version()}
     return RunInfo(
         name=options.name,
-        created=now.isoformat(timespec="seconds"),
+        created=now.isoformat(timespec="milliseconds"),
         models={name: type(model).__name__ for name, model in models.items()},
         modules=modules,
         config=options.as_dict(),

@@ -246,11 +246,16 @@ class ProbeMagics(Magics):
         `%%probe model` watches one cell.
         """
         _no_argument("%probe", line, "`%probe_start model` or, as the first line, `%%probe model`")
-        sessions = session.sessions()
-        run = sessions[-1].run if sessions else self._last
+        run = self.newest
         if run is None:
             _say(_NOTHING)
         return None if line.strip() else run
+
+    @property
+    def newest(self) -> Run | None:
+        """The run that is being watched, or else the last one."""
+        sessions = session.sessions()
+        return sessions[-1].run if sessions else self._last
 
     @cell_magic("probe")  # type: ignore[arg-type]
     @no_var_expand
