@@ -52,6 +52,7 @@ class Summing(Recorder):
     ) -> None:
         """Reduce a tensor and write its row, with its checksum."""
         with self._lock:
+            self._align()
             super().tensor(call, where, t, backward, scale)
             rows = self._rows
             result = _RESULT[1](rows, len(rows) + _RESULT[0])[0]
@@ -74,8 +75,21 @@ class Summing(Recorder):
     ) -> None:
         """Write a row without numbers, and without a checksum."""
         with self._lock:
+            self._align()
             super().absent(call, where, facts, status, backward)
             self._sums.append(ABSENT)
+
+    def _align(self, landing: int = 0) -> None:
+        """Have one checksum for each row that waits: a Ctrl-C may have come between the two.
+
+        What it left without one is the newest row; what it left over belongs to the oldest.
+        """
+        waiting = sum(len(rows) for rows, _ in self._under_way) + len(self._rows)
+        missing = landing + waiting // ROW.itemsize - len(self._sums)
+        if missing > 0:
+            self._sums += [ABSENT] * missing
+        elif missing:
+            del self._sums[:-missing]
 
     # -- the drain ----------------------------------------------------------------------------
 
@@ -93,6 +107,7 @@ class Summing(Recorder):
 
     def _land(self, rows: bytearray, flight: Flight) -> None:
         n = len(rows) // ROW.itemsize
+        self._align(n)
         self._landing, self._sums = self._sums[:n], self._sums[n:]
         super()._land(rows, flight)
 

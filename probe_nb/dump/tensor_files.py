@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -56,51 +57,26 @@ class TensorFile(NamedTuple):
             FileNotFoundError: Somebody removed the file.
             RunFormatError: It is no tensor, is another one, or leads out of the folder.
         """
-        why = trouble(self.path, self.root)
-        if why == "it is not there":
-            raise FileNotFoundError(f"There is no file `{self.path}`, in which a tensor should be.")
-        if why:
-            raise RunFormatError(f"`{self.path}` is not read: {why}.")
+        _checked(self.path, self.root)
         size, wanted = self.path.stat().st_size, bytes_in(self.dtype, math.prod(self.shape))
         if size > 16 * wanted + _SLACK:
             raise RunFormatError(
                 f"`{self.path}` is not read: {size:,} bytes are no tensor of {self.shape}."
             )
-        try:
-            return self._bytes()
-        except Exception as error:  # whatever a damaged or hostile file does to its readers
-            if isinstance(error, RunFormatError):
-                raise
-            raise RunFormatError(
-                f"Cannot read `{self.path}`: it is damaged ({_short(error)})."
-            ) from error
+        return _guarded(self.path, self._bytes)
 
     def _bytes(self) -> NDArray[np.uint8]:
         import torch
 
-        with torch._C.DisableTorchFunction():  # noqa: SLF001 - no default device of the user's
-            t = self._array() if self.path.suffix == ".npy" else self._saved()
-            if tuple(t.shape) != self.shape:
-                raise RunFormatError(f"`{self.path}` holds something else than the dump says.")
-            t = t.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-            found: NDArray[np.uint8] = t.view(torch.uint8).numpy().copy() if t.numel() else _NOTHING
-            return found
-
-    def _saved(self) -> Any:
-        import torch
-
-        found: Any = torch.load(self.path, map_location="cpu", weights_only=True)
-        if not isinstance(found, torch.Tensor):
-            raise RunFormatError(f"`{self.path}` holds something else than a tensor.")
-        return found
-
-    def _array(self) -> Any:
-        import torch
-
-        array = np.load(self.path, allow_pickle=False)
-        t = torch.from_numpy(np.ascontiguousarray(array)).reshape(array.shape)
+        t = _opened(self.path)
+        if tuple(t.shape) != self.shape:
+            raise RunFormatError(f"`{self.path}` holds something else than the dump says.")
         dtype = vars(torch).get(self.dtype)  # NumPy has no bfloat16: it is written as float32
-        return t.to(dtype) if isinstance(dtype, torch.dtype) else t
+        if self.path.suffix == ".npy" and isinstance(dtype, torch.dtype):
+            t = t.to(dtype)
+        t = t.contiguous().reshape(-1)
+        found: NDArray[np.uint8] = t.view(torch.uint8).numpy().copy() if t.numel() else _NOTHING
+        return found
 
 
 def as_array(path: Path, root: Path) -> NDArray[Any]:
@@ -110,25 +86,56 @@ def as_array(path: Path, root: Path) -> NDArray[Any]:
         FileNotFoundError: It is not there.
         RunFormatError: It cannot be read.
     """
-    if why := trouble(path, root):
-        raise RunFormatError(f"`{path}` is not read: {why}.")
-    try:
-        return _as_array(path)
-    except Exception as error:
-        raise RunFormatError(f"Cannot read `{path}`: it is damaged ({_short(error)}).") from error
+    _checked(path, root)
+    return _guarded(path, lambda: _as_array(path))
 
 
 def _as_array(path: Path) -> NDArray[Any]:
-    if path.suffix == ".npy":
-        loaded: NDArray[Any] = np.load(path, allow_pickle=False)
-        return loaded
     import torch
 
-    with torch._C.DisableTorchFunction():  # noqa: SLF001 - no default device of the user's
-        t = torch.load(path, map_location="cpu", weights_only=True).detach()
-        narrow = t.dtype == torch.bfloat16 or (t.is_floating_point() and t.element_size() == 1)
-        found: NDArray[Any] = (t.float() if narrow else t).numpy()
-        return found
+    t = _opened(path)
+    narrow = t.dtype == torch.bfloat16 or (t.is_floating_point() and t.element_size() == 1)
+    found: NDArray[Any] = (t.float() if narrow else t).numpy()
+    return found
+
+
+def _checked(path: Path, root: Path) -> None:
+    """Raise if a file is not there, or is none that may be opened."""
+    why = trouble(path, root)
+    if why == "it is not there":
+        raise FileNotFoundError(f"There is no file `{path}`, in which a tensor should be.")
+    if why:
+        raise RunFormatError(f"`{path}` is not read: {why}.")
+
+
+def _guarded(path: Path, read: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+    """Read what a path holds, where no mode or default device of the user's is heard."""
+    import torch
+
+    try:
+        with torch._C.DisableTorchFunction():  # noqa: SLF001
+            return read()
+    except RunFormatError:
+        raise
+    except Exception as error:  # whatever a damaged or hostile file does to its readers
+        raise RunFormatError(f"Cannot read `{path}`: it is damaged ({_short(error)}).") from error
+
+
+def _opened(path: Path) -> Any:
+    """Return the tensor in a file, which has as many elements there as it says."""
+    import torch
+
+    if path.suffix == ".npy":
+        array = np.load(path, allow_pickle=False)
+        return torch.from_numpy(np.ascontiguousarray(array)).reshape(array.shape)
+    found: Any = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(found, torch.Tensor):
+        raise RunFormatError(f"`{path}` holds something else than a tensor.")
+    if found.layout is torch.strided and not found.is_quantized:
+        stored = found.untyped_storage().nbytes()
+        if stored < found.numel() * found.element_size():  # repeated by strides of 0: no dump does
+            raise RunFormatError(f"`{path}` is not read: it holds fewer elements than it says.")
+    return found.detach().resolve_conj().resolve_neg()
 
 
 _NOTHING: Final = np.empty(0, np.uint8)

@@ -518,6 +518,18 @@ def test_a_tensor_file_that_holds_something_else_is_refused(tmp_path):
         run.tensor("a", "output")
 
 
+def test_a_small_file_that_says_it_is_large_takes_no_memory(tmp_path):
+    n = 2**40
+    huge = T | {"shape": [n], "data_name": "one.pt"}
+    data = {"Module.a.Linear.forward.0": {"input_args": [huge], "output": []}}
+    folder = write(tmp_path / "step0/rank0", data, task="tensor")
+    (folder / "dump_tensor_data").mkdir()
+    torch.save(torch.zeros(1).expand(n), folder / "dump_tensor_data/one.pt")
+    run = probe.read_dump(tmp_path)
+    with pytest.raises(RunFormatError, match="fewer elements than it says"):
+        run.tensor("a", "input")
+
+
 def test_a_huge_file_of_nothing_takes_little_memory(tmp_path):
     (tmp_path / "dump.json").write_bytes(b"")
     with (tmp_path / "dump.json").open("r+b") as file:

@@ -281,6 +281,32 @@ def test_a_checksum_that_fails_is_absent_and_the_row_is_whole(monkeypatch):
     assert run.df["mean"].tolist() == [1.0, 1.0]
 
 
+@pytest.mark.parametrize("interrupted", range(1, 7))
+def test_an_interrupted_checksum_costs_its_row_and_shifts_no_other(monkeypatch, interrupted):
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2)), torch.randn(3, 4)
+    outputs = {"0": model[0](x), "1": model[:2](x), "2": model(x)}
+    calls, real = [], checksum._crc32
+
+    def crc32(parts):
+        calls.append(1)
+        if len(calls) == interrupted:
+            raise KeyboardInterrupt
+        return real(parts)
+
+    monkeypatch.setattr(checksum, "_crc32", crc32)
+    with probe.watch(model, checksum="crc32", roles="input,output", reduce_once=False) as run:
+        with pytest.raises(KeyboardInterrupt):
+            model(x)
+        model(x)
+    last = run.frame(step=int(run.df["step"].max()), role="output")
+    for path, output in outputs.items():
+        (found,) = last.loc[last["module"] == path, "checksum"]
+        assert found == f"{zlib.crc32(output.detach().numpy().tobytes()):08x}"
+    first = run.frame(step=0)
+    assert int(first["checksum"].isna().sum()) == 1
+    assert first["checksum"].isna().to_list() == [False] * (len(first) - 1) + [True]
+
+
 def test_without_the_option_there_are_none():
     with probe.watch(model := nn.Identity()) as run:
         model(torch.ones(2))
