@@ -23,6 +23,7 @@ __all__ = [
     "Run",
     "__version__",
     "compare",
+    "compare_ranks",
     "find_random",
     "gather",
     "load",
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from probe_nb.doors import start, watch
     from probe_nb.errors import NonFiniteError
     from probe_nb.keep import Keep
+    from probe_nb.ranks import compare_ranks
     from probe_nb.reproduce import find_random, random_save, seed_all
     from probe_nb.run import Run, load, read_dump
     from probe_nb.saving import save
@@ -55,6 +57,7 @@ _ROOMS = {
     "NonFiniteError": "probe_nb.errors",
     "Run": "probe_nb.run",
     "compare": "probe_nb.comparison",
+    "compare_ranks": "probe_nb.ranks",
     "find_random": "probe_nb.reproduce",
     "gather": "probe_nb.distributed",
     "load": "probe_nb.run",

@@ -1,0 +1,1 @@
+"""What several processes of one job should have in common, and whether they have."""
