@@ -47,10 +47,11 @@ def test_every_delivered_feature_names_a_test():
     delivered = read("docs/features.md").split("## Delivered")[1].split("## Not there yet")[0]
     sections = re.split(r"^### ", delivered, flags=re.MULTILINE)[1:]
     assert {section.split()[0] for section in sections} == {
-        *("A1", "A2", "A3", "A4", "A5", "A8", "A9", "A10", "A11"),
-        *("B1", "B2", "B3", "B6", "B7", "B8", "B9", "B10", "B11", "B12", "B13", "B14", "B15"),
-        *("C1", "C2", "C3", "C4", "C5", "D1", "D6", "E1", "E4", "E5"),
-        "Self-check",
+        *(f"A{n}" for n in range(1, 12)),
+        *(f"B{n}" for n in range(1, 17)),
+        *(f"C{n}" for n in range(1, 9)),
+        *(f"D{n}" for n in range(1, 7)),
+        *("E1", "E4", "E5", "Self-check"),
     }
     assert [section.split("\n")[0] for section in sections if not TEST.search(section)] == []
 
