@@ -142,12 +142,6 @@ class Run(Answers):
             )
         return self._session
 
-    def parts(self) -> Parts:
-        """Return what the run is made of, as far as it can be read."""
-        self.flush()
-        columns = self.columns.there()[0]
-        return Parts(self.info, columns, self.tensors, self.call_table, self.value_table)
-
     # -- files and views ------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -346,10 +340,17 @@ def merge(
     if not runs or len(numbers) != len(runs):
         raise ConfigError(f"There are {len(runs)} runs and {len(numbers)} ranks.")
     members = [
-        Member(run.parts(), number if run.info.rank is None else None, f"run {place}")
+        Member(_parts(run), number if run.info.rank is None else None, f"run {place}")
         for place, (run, number) in enumerate(zip(runs, numbers, strict=True))
     ]
     return made_of(merging.merge(members, as_bytes(memory)))
+
+
+def _parts(run: Run) -> Parts:
+    """Return what a run is made of, as far as it can be read."""
+    run.flush()
+    columns = run.columns.there()[0]
+    return Parts(run.info, columns, run.tensors, run.call_table, run.value_table)
 
 
 def made_of(parts: Parts) -> Run:

@@ -146,7 +146,7 @@ class Drift:
             known = (compared & last).any()
             return (["the gradients were the same"], _STEPPED) if known else ([], _CHANGED)
         parts = grads.parted(last & compared)
-        if not any(_age(grads.site(place)) for place in np.flatnonzero(last)):
+        if not any(_age(grads.site(place)) for place in np.flatnonzero(last).tolist()):
             return ["what the optimizers took was not recorded"], _UNNAMED
         alone = self._alone(when, last)
         every = tuple(np.unique(grads.data["rank"][last]).tolist())
