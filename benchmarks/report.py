@@ -16,7 +16,9 @@ from probe_nb.stats.kernels import cpu as compiled
 from tools.msprobe import ROOT, VERSION
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
-PAGES: Final = (ROOT / "README.md", ROOT / "docs" / "performance.md")
+PAGES: Final = (ROOT / "docs" / "performance.md", ROOT / "README.md")
+SHORT: Final = "README.md"
+"""The page that shows only the rows which have a bar."""
 
 
 def conditions(rounds: int, statistics_rounds: int, *, msprobe: bool, cpu: bool) -> str:
@@ -44,6 +46,12 @@ def _processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
+def judged(table: str) -> str:
+    """Return a table without the rows that stand there for comparison alone."""
+    lines = table.splitlines()
+    return "\n".join(line for line in lines if not line.endswith("| for comparison |"))
+
+
 def write(table: str, taken_with: str) -> list[str]:
     """Write the results of a run; return what was done, a sentence each."""
     RESULTS.mkdir(exist_ok=True)
@@ -51,7 +59,8 @@ def write(table: str, taken_with: str) -> list[str]:
     path.write_text(f"{taken_with}\n\n{table}\n", encoding="utf-8")
     done = [f"Wrote benchmarks/results/{path.name}."]
     for page in PAGES:
-        if refresh(page, f"{table}\n\n{taken_with}"):
+        shown = judged(table) if page.name == SHORT else table
+        if refresh(page, f"{shown}\n\n{taken_with}"):
             done.append(f"Refreshed the table in {page.name}.")
         else:
             done.append(f"{page.name} has no benchmark markers, so there is no table to refresh.")
