@@ -283,22 +283,14 @@ def test_html_is_escaped():
     assert "<b>&" not in html
 
 
-@pytest.mark.parametrize("fault", [False, True])
-def test_what_a_dump_rounds_to_sixteen_bits_is_no_divergence(tmp_path, fault):
+@pytest.mark.parametrize(("factor", "expected"), [(1.0, "close"), (1.01, "diverged")])
+def test_what_a_dump_rounds_to_sixteen_bits_is_no_divergence(tmp_path, factor, expected):
     """msProbe writes Norm and Mean of float16 in float16."""
-    here = records.run(
-        [
-            row(f"m{number}", dtype="float16", l2=float(value))
-            for number, value in enumerate(np.linspace(64.03, 127.9, 40))
-        ]
-    )
-    folder = here.write_dump(tmp_path / "dump")
+    here = records.run([row(dtype="float16", numel=10_000, shape=(100, 100), l2=128.06)])
+    folder = here.write_dump(tmp_path / "dump", extras=False)
     (path,) = folder.rglob("dump.json")
     said = json.loads(path.read_text())
-    for entry in said["data"].values():
-        for tensor in entry["output"]:
-            tensor["Norm"] = float(np.float16(tensor["Norm"] * (1.01 if fault else 1)))
+    (entry,) = said["data"].values()
+    entry["output"][0]["Norm"] = float(np.float16(128.06 * factor))
     path.write_text(json.dumps(said))
-    found = probe.compare(here, probe.read_dump(folder)).df
-    assert len(found) == 40
-    assert set(found["verdict"]) <= ({"diverged"} if fault else {"same", "close"})
+    assert probe.compare(here, probe.read_dump(folder)).df["verdict"].tolist() == [expected]

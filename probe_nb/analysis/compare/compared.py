@@ -125,7 +125,7 @@ def compared(
     data = _picked(one.data, pairs.baseline), _picked(other.data, pairs.candidate)
     unit = _units(one, other, data, least)
     terms = np.maximum(Sums(one).terms()[pairs.baseline], Sums(other).terms()[pairs.candidate])
-    found = measured(*data, unit, terms, factor, known)
+    found = measured(*data, unit, terms, factor, rounding.known_to(unit, known))
     reasons = Reasons(len(unit))
     tables = one.columns.tables, other.columns.tables
     unclear = judge.exact(*data, tables, found, reasons)

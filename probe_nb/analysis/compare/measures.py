@@ -73,7 +73,7 @@ class Measured:
 
 
 def measured(  # noqa: PLR0917
-    one: Arrays, other: Arrays, unit: Floats, terms: Floats, factor: float, known: float
+    one: Arrays, other: Arrays, unit: Floats, terms: Floats, factor: float, known: Floats
 ) -> Measured:
     """Compare the statistics of each pair; rows of both arrays belong together."""
     numel = np.maximum(one["numel"], other["numel"]).astype(np.float64)

@@ -58,6 +58,15 @@ TAKEN: Final = 5e-5
 """The same of a dump, whose Mean and Norm are summed in the tensor's own format or in float32."""
 
 
+def known_to(unit: Floats, known: float) -> Floats:
+    """Return what mean, std and l2 of each pair are known to.
+
+    msProbe also writes those of a dump in the tensor's own format: rounded once more, if it is a
+    short one.
+    """
+    return np.maximum(known, unit) if known == TAKEN else np.full(len(unit), known)
+
+
 class Tolerance(NamedTuple):
     """What rounding alone explains, per pair and kind of measure, relative to the scale."""
 
