@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import nbformat
@@ -49,6 +50,8 @@ def reports(notebook: nbformat.NotebookNode) -> list[dict[str, str]]:
 def executed(tmp_path_factory) -> dict[Path, nbformat.NotebookNode]:
     """Every notebook, executed without its outputs in a fresh kernel of its own."""
     folder = tmp_path_factory.mktemp("notebooks")
+    data = shutil.copytree(ROOT / "notebooks" / "data", folder / "data")
+    before = sorted(data.rglob("*"))
     done = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))
@@ -59,7 +62,8 @@ def executed(tmp_path_factory) -> dict[Path, nbformat.NotebookNode]:
                 done[path], timeout=240, store_widget_state=False, resources=resources
             )
             client.execute()
-    assert list(folder.iterdir()) == [], "a notebook leaves files behind"
+    assert list(folder.iterdir()) == [data], "a notebook leaves files behind"
+    assert sorted(data.rglob("*")) == before
     return done
 
 
@@ -110,6 +114,20 @@ def test_the_story_is_the_same_on_this_machine(executed, path):
     if path.stem == "03_gradients_and_updates":
         assert found[0].startswith("! ")
         assert "anish" in found[0]
+    if path.stem == "05_msprobe_folders":
+        assert found[0] == "✕ +Inf first appeared at step 0 in blocks.3.act (forward output)"
+        assert found[1] == "✕ first diverges at blocks.0.scale (Scale) at step 0: forward output"
+        assert found[2].startswith("✓ 2 steps, 23 modules, no NaN or Inf")
+        shown = [data["text/plain"] for data in bundles(executed[path])]
+        assert "{'same': 127, 'only_in_baseline': 3}" in shown
+
+
+def test_the_folder_of_the_cluster_is_msprobes_own_and_names_no_machine():
+    folder = ROOT / "notebooks" / "data" / "cluster"
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert {path.name for path in files} == {"dump.json", "construct.json", "stack.json"}
+    assert [path for path in files if PLACES.search(path.read_text(encoding="utf-8"))] == []
+    assert '"probe_nb"' not in (folder / "step0" / "rank0" / "dump.json").read_text()
 
 
 @each_notebook
