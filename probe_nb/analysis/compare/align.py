@@ -27,12 +27,14 @@ class Side:
         rows: The numbers of its records in the run, rising.
         data: The columns of these records, without histograms.
         names: What each site is called in both runs.
+        ranks: The rank of each record, also where ranks do not count.
     """
 
     columns: Columns
     rows: Rows
     data: Arrays
     names: list[Name]
+    ranks: NDArray[np.generic]
 
     @classmethod
     def of(cls, columns: Columns, names: list[Name], rank: int | None) -> Side:
@@ -43,11 +45,12 @@ class Side:
         """
         filters = [] if rank is None else [Filter("rank", lambda ranks: ranks == rank)]
         rows, data = columns.where(filters, tuple(DTYPES))
+        ranks = data["rank"]
         if rank is not None:
             if not len(rows):
                 raise SelectionError(f"No record of this run is of rank {rank}.")
-            data = {**data, "rank": np.full(len(rows), ABSENT, data["rank"].dtype)}
-        return cls(columns, rows, data, names)
+            data = {**data, "rank": np.full(len(rows), ABSENT, ranks.dtype)}
+        return cls(columns, rows, data, names, ranks)
 
     @property
     def sites(self) -> list[Site]:

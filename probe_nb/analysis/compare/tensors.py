@@ -267,34 +267,35 @@ def coarser(one: str, other: str) -> str | None:
 
 def _places(side: Side, rows: Rows, tensors: Tensors) -> dict[int, Kept]:
     """Return the kept tensors by the places of the pairs that they are of."""
-    known = [each for each in tensors.known() if each.data is not None]
-    if not known:
+    of = _by_record(tensors)
+    if not of:
         return {}
-    of: dict[tuple[Any, ...], Kept] = {
-        (
-            e.model,
-            e.module,
-            e.direction,
-            e.role,
-            e.leaf,
-            e.step,
-            e.micro_step,
-            e.call,
-            e.backward,
-        ): e
-        for e in known
-    }
-    about = {key[:5] for key in of}
-    names = [(s.model, s.module, s.direction, s.role, s.leaf) for s in side.sites]
-    wanted = np.array(
-        [not s.api and n in about for s, n in zip(side.sites, names, strict=True)], np.bool_
-    )
-    chosen = np.flatnonzero(wanted[side.data["site"][rows]])
+    about = {key[:6] for key in of}
+    names = [(s.model, s.module, s.api, s.direction, s.role, s.leaf) for s in side.sites]
+    wanted = np.array([name in about for name in names], np.bool_)
+    data = side.data
+    chosen = np.flatnonzero(wanted[data["site"][rows]] & ~data["recompute"][rows].astype(np.bool_))
+    at = rows[chosen]
     numbers = ("site", "step", "micro_step", "call", "backward")
-    columns = (side.data[name][rows[chosen]].tolist() for name in numbers)
+    columns = (each[at].tolist() for each in (*(data[name] for name in numbers), side.ranks))
     found = {}
     for place, (site, *where) in zip(chosen.tolist(), zip(*columns, strict=True), strict=True):
         kept = of.get((*names[site], *where))
         if kept is not None:
             found[place] = kept
     return found
+
+
+def _by_record(tensors: Tensors) -> dict[tuple[Any, ...], Kept]:
+    """Return the kept tensors by what tells records apart, without what is there twice."""
+    of: dict[tuple[Any, ...], Kept] = {}
+    twice = set()
+    for e in tensors.known():
+        if e.data is None:
+            continue
+        site = (e.model, e.module, e.api, e.direction, e.role, e.leaf)
+        key = (*site, e.step, e.micro_step, e.call, e.backward, e.rank)
+        if key in of:
+            twice.add(key)
+        of[key] = e
+    return {key: kept for key, kept in of.items() if key not in twice}
