@@ -258,6 +258,18 @@ class Comparison:
 
         return Plots(self)
 
+    def inspect(self) -> Any:
+        """Return the inspector over both runs: side by side, opened where they part."""
+        from probe_nb.view import comparing, inspector
+
+        return inspector.ComparisonInspector(comparing.Comparing(self))
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
+        """Show the report: a table that needs no JavaScript, the inspector where scripts run."""
+        from probe_nb.view import comparing, report
+
+        return report.compared(comparing.Comparing(self))
+
     def __repr__(self) -> str:
         """Say where they part first, then what else there is."""
         from probe_nb.view import compare

@@ -1,24 +1,12 @@
 """A run as the inspector's front end reads it: two JSON texts and a block of bytes.
 
-Statistics travel as bytes, because JSON has neither NaN nor infinity and stacks disagree on what to
-write instead. `FrameBuilder` reads each record once, so that an update costs the same after an
-hour as after a minute.
-
-The frame, little endian; each block starts on a multiple of 8 bytes:
-
-    uint32  [8]     magic, version 1, R rows, C columns, S steps, N histogram entries, 0, 0
-    float64 [C][R]  the columns of `COLUMNS`: the latest record of each site
-    float64 [R][S]  absmax per step, oldest first; NaN absent, +Inf where it was not finite
-    uint32  [R+1]   where each row's histogram begins
-    uint16  [N]     bins: exponent + 127, plus 256 for negative values
-    float32 [N]     counts
+`FrameBuilder` reads each record once, so that an update costs the same after an hour as after a
+minute. `wire` says how the numbers are laid out.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -33,18 +21,13 @@ from probe_nb.analysis.tally import Tally, cut
 from probe_nb.analysis.verdict import Judge, Verdict
 from probe_nb.analysis.words import is_optimizer, module, optimizer
 from probe_nb.store.columns import Columns
-from probe_nb.terms import COUNTS, STATISTICS, RunInfo, Site
+from probe_nb.terms import RunInfo, Site
+from probe_nb.view import wire
+from probe_nb.view.wire import COLUMNS, VERSION, compact
 
 if TYPE_CHECKING:
     from probe_nb.records import Records
 
-MAGIC: Final = 0x31424E50
-VERSION: Final = 1
-COLUMNS: Final = (
-    *("order", "step", "calls", "numel", *STATISTICS, *COUNTS),
-    *("status", "badges", "first_bad_step"),
-)
-_OF_SITE: Final = ("model", "module", "type", "role", "direction", "leaf")
 _LISTED: Final = 100
 """Unobserved modules and notices that are sent; the rest is counted."""
 
@@ -139,7 +122,7 @@ class FrameBuilder:
                 "shape": list(tables.shapes.values[shape]) if shape >= 0 else [],
                 "device": tables.devices.values[device] if device >= 0 else "",
             }
-            self._ends[key] = _compact(about)[1:]
+            self._ends[key] = compact(about)[1:]
         return self._ends[key]
 
     # -- status ----------------------------------------------------------------------------------
@@ -175,7 +158,7 @@ class FrameBuilder:
             "spark": "absmax",
             "dtype_limits": {name: list(limits) for name, limits in LIMITS.items()},
         }
-        return _compact(status)
+        return compact(status)
 
     # -- frame -----------------------------------------------------------------------------------
 
@@ -189,32 +172,18 @@ class FrameBuilder:
         if rows is not None:
             index, _ = cut(tally.hist_start[rows], sizes)
         bins, spark = tally.hist_bins[index], tally.window.peaks[chosen]
-        number, steps = spark.shape
-        head = (MAGIC, VERSION, number, len(COLUMNS), steps, len(bins), 0, 0)
         columns = [latest[name][chosen] for name in COLUMNS]
-        offsets = np.concatenate([[0], np.cumsum(sizes)])
-        return _joined(
-            (np.array(head), "<u4"),
-            (columns, "<f8"),
-            (spark, "<f8"),
-            (offsets, "<u4"),
-            (bins, "<u2"),
-            (tally.hist_counts[index], "<f4"),
-        )
+        return wire.frame(columns, spark, sizes, bins, tally.hist_counts[index])
 
 
 def _begin(site: Site) -> str:
     """Return the part of a site's line that never changes."""
-    about = {name: getattr(site, name) for name in _OF_SITE}
+    about = wire.site_of(site)
     if is_optimizer(site):
         about["module"] = optimizer(site)
     elif site.api:
         about["module"] = module(site, several=False)
-    return _compact(about)[:-1]
-
-
-def _compact(value: dict[str, Any]) -> str:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return compact(about)[:-1]
 
 
 def title(info: RunInfo) -> str:
@@ -232,22 +201,3 @@ def _unobserved(info: RunInfo) -> list[dict[str, str]]:
     if left > 0:
         listed.append({"module": "…", "reason": f"{left:,} more modules; see run.coverage()"})
     return listed
-
-
-def _joined(*blocks: tuple[Any, str]) -> bytes:
-    """Lay arrays out one after the other, each in its type and on a multiple of 8 bytes."""
-    shapes = [(len(b), len(b[0])) if isinstance(b, list) else b.shape for b, _ in blocks]
-    types = [np.dtype(kind) for _, kind in blocks]
-    sizes = [math.prod(shape) * kind.itemsize for shape, kind in zip(shapes, types, strict=True)]
-    whole = np.empty(sum(-(-size // 8) for size in sizes), "<u8")
-    begin = 0
-    for (block, _), shape, kind, size in zip(blocks, shapes, types, sizes, strict=True):
-        place = whole[begin : begin + -(-size // 8)]
-        place[-1:] = 0
-        there = place.view(np.uint8)[:size].view(kind).reshape(shape)
-        for number, row in enumerate(block if isinstance(block, list) else ()):
-            there[number] = row
-        if not isinstance(block, list):
-            there[...] = block
-        begin += len(place)
-    return whole.tobytes()

@@ -75,11 +75,12 @@ def headline(builder: FrameBuilder) -> str:
 def further(builder: FrameBuilder) -> list[str]:
     """Return what was found besides the headline: two lines at most, and how many more there are.
 
-    Errors and warnings; notes only where nothing else was found.
+    Errors and warnings; notes only where nothing else was found, and not that of a loss scale: the
+    headline has it then.
     """
     found = builder.findings()
     loud = [each for each in found if each.severity != "note"]
-    rest = loud[1:] if loud else found
+    rest = loud[1:] if loud else [each for each in found if each.kind != "loss_scale"]
     lines = [f"{MARKS[each.severity]} {each.sentence}" for each in rest[:_FURTHER]]
     if len(rest) > _FURTHER:
         lines[-1] += f" (and {len(rest) - _FURTHER} more: run.findings())"

@@ -6,17 +6,18 @@ on the kernel and the front end): sorting, filtering and selecting happen in the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anywidget
 import traitlets
 
 from probe_nb.errors import ProbeError
-from probe_nb.view import BUNDLE, html, text
+from probe_nb.view import BUNDLE, compare, html, text
 from probe_nb.view.frame import FrameBuilder
 
 if TYPE_CHECKING:
     from probe_nb.run import Run
+    from probe_nb.view.comparing import Comparing
 
 WIDGET_VIEW: Final = "application/vnd.jupyter.widget-view+json"
 
@@ -31,12 +32,24 @@ def _source() -> str:
         ) from error
 
 
-class Inspector(anywidget.AnyWidget):
-    """A table of every site of a run, live while somebody calls `refresh`.
+class Source(Protocol):
+    """What an inspector shows."""
+
+    def update(self) -> tuple[str | None, str, bytes]:
+        """Read what is new; return the sites if they changed, the status and the frame."""
+        ...
+
+    def sites(self) -> str:
+        """Return what each row is."""
+        ...
+
+
+class Shown(anywidget.AnyWidget):
+    """A table of sites, live while somebody calls `refresh`.
 
     Attributes:
-        sites, status: JSON texts, see `probe_nb.view.frame`.
-        frame: The numbers, as bytes: JSON has no NaN.
+        sites, status: JSON texts, see `probe_nb.view.frame` and `probe_nb.view.comparing`.
+        frame: The numbers, as bytes: JSON has no NaN. See `probe_nb.view.wire`.
     """
 
     _esm = _source()
@@ -44,30 +57,58 @@ class Inspector(anywidget.AnyWidget):
     status = traitlets.Unicode().tag(sync=True)
     frame = traitlets.Bytes().tag(sync=True)
 
-    def __init__(self, run: Run, builder: FrameBuilder | None = None) -> None:
-        """Show `run` as it is now; `builder` may have read some of it already."""
-        run.flush()
-        self._builder = builder or FrameBuilder(run.columns, run.info, live=True)
-        _, status, frame = self._builder.update()
-        super().__init__(sites=self._builder.sites(), status=status, frame=frame)
+    def __init__(self, source: Source) -> None:
+        """Show what `source` has now."""
+        self._source = source
+        _, status, frame = source.update()
+        super().__init__(sites=source.sites(), status=status, frame=frame)
 
     def refresh(self) -> None:
         """Send what is new, in one message."""
-        sites, status, frame = self._builder.update()
+        sites, status, frame = self._source.update()
         with self.hold_sync():
             if sites is not None:
                 self.sites = sites
             self.status = status
             self.frame = frame
 
+    def _plain(self) -> tuple[str, str]:
+        """Return what readers without widgets see, as HTML and as text."""
+        raise NotImplementedError
+
     def __repr__(self) -> str:
         """Say what is shown."""
-        return text.lines_of(self._builder)
+        return self._plain()[1]
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         """Return the widget, with the table and the text for readers that have no widgets."""
         found: Any = super()._repr_mimebundle_(**kwargs)
         data = dict(found[0] if isinstance(found, tuple) else found or {})
-        data["text/html"] = html.static(self._builder)
-        data["text/plain"] = text.lines_of(self._builder)
+        data["text/html"], data["text/plain"] = self._plain()
         return data
+
+
+class Inspector(Shown):
+    """A table of every site of a run."""
+
+    def __init__(self, run: Run, builder: FrameBuilder | None = None) -> None:
+        """Show `run` as it is now; `builder` may have read some of it already."""
+        run.flush()
+        self._builder = builder or FrameBuilder(run.columns, run.info, live=True)
+        super().__init__(self._builder)
+
+    def _plain(self) -> tuple[str, str]:
+        return html.static(self._builder), text.lines_of(self._builder)
+
+
+class ComparisonInspector(Shown):
+    """A table of what two runs have in common, and of what only one has."""
+
+    def __init__(self, frames: Comparing) -> None:
+        """Show a comparison."""
+        self._frames = frames
+        super().__init__(frames)
+
+    def _plain(self) -> tuple[str, str]:
+        of = self._frames.comparison
+        return compare.html(of), compare.text(of)

@@ -14,6 +14,7 @@ import base64
 import gzip
 import json
 import secrets
+from collections.abc import Callable
 from functools import lru_cache
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
@@ -22,13 +23,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probe_nb.terms import printable
-from probe_nb.view import BUNDLE, html, text
+from probe_nb.view import BUNDLE, compare, html, text
 from probe_nb.view.frame import FrameBuilder, reading, title
 from probe_nb.view.rows import worst_first
 from probe_nb.view.structure import structure_alone
 
 if TYPE_CHECKING:
     from probe_nb.run import Run
+    from probe_nb.view.comparing import Comparing
+
+Rows = NDArray[np.intp]
 
 LIMIT: Final = 200_000
 """Bytes that a report should stay under; rows are left out until it does."""
@@ -103,13 +107,45 @@ def bundle_of(builder: FrameBuilder) -> dict[str, str]:
 
 def fragment(builder: FrameBuilder) -> str:
     """Return the plain table and, if the front end was built and there is data, the inspector."""
-    plain = f"<div>\n{html.static(builder)}\n</div>"
+    plain = html.static(builder)
+    if not builder.tally.rows:
+        return mounted(plain, None)
+    worst = worst_first(builder)
+    first = worst[np.argsort(builder.tally.latest["order"][worst], kind="stable")]
+    return mounted(plain, builder, lambda limit: _chosen(worst, first, limit, "run.df"))
+
+
+def compared(frames: Comparing) -> dict[str, str]:
+    """Return the report of a comparison: the same table without scripts, the inspector over it."""
+    of = frames.comparison
+    worst, first = frames.worst_first(), np.arange(len(frames))
+    whole = mounted(
+        compare.html(of),
+        frames if len(frames) else None,
+        lambda limit: _chosen(worst, first, limit, "comparison.df"),
+    )
+    return {"text/html": whole, "text/plain": compare.text(of)}
+
+
+def mounted(
+    plain: str,
+    source: FrameBuilder | Comparing | None,
+    choose: Callable[[int], tuple[Rows, str | None]] = lambda _: (np.empty(0, np.intp), None),
+) -> str:
+    """Return plain HTML with the inspector over it, where there is anything to inspect.
+
+    Args:
+        plain: What stays where scripts do not run.
+        source: What the inspector shows; None for nothing.
+        choose: Gives rows for a limit, and says what is left out.
+    """
+    plain = f"<div>\n{plain}\n</div>"
     code = _code()
-    if code is None or not builder.tally.rows:
+    if code is None or source is None:
         return f"<div>{plain}</div>\n"
     key = secrets.token_hex(6)
     load = base64.b64encode(_LOADER.replace("@", key).encode()).decode()
-    state, frame = _embedded(builder, LIMIT - len(plain) - len(code) - len(load))
+    state, frame = _embedded(source, choose, LIMIT - len(plain) - len(code) - len(load))
     data = (
         f'<span hidden data-load="{load}" data-code="{code}" data-state="{state}"'
         f' data-frame="{frame}"></span>'
@@ -118,29 +154,31 @@ def fragment(builder: FrameBuilder) -> str:
     return f'<div data-probe-nb="{key}">{plain}{data}<div hidden></div></div>\n{script}\n'
 
 
-def _embedded(builder: FrameBuilder, room: int) -> tuple[str, str]:
+def _embedded(
+    source: FrameBuilder | Comparing,
+    choose: Callable[[int], tuple[Rows, str | None]],
+    room: int,
+) -> tuple[str, str]:
     """Return state and frame of as many rows as fit, packed."""
     state = frame = ""
     for limit in ROWS:
-        rows, note = _chosen(builder, limit)
-        texts = {"sites": builder.sites(rows), "status": builder.status(rows, note)}
+        rows, note = choose(limit)
+        texts = {"sites": source.sites(rows), "status": source.status(rows, note)}
         state = _packed(json.dumps(texts).encode())
-        frame = _packed(builder.frame(rows))
+        frame = _packed(source.frame(rows))
         if len(state) + len(frame) <= room:
             break
     return state, frame
 
 
-def _chosen(builder: FrameBuilder, limit: int) -> tuple[NDArray[np.intp], str | None]:
+def _chosen(worst: Rows, first: Rows, limit: int, whole: str) -> tuple[Rows, str | None]:
     """Return the rows to embed in execution order (half worst, half first), and what is missing."""
-    worst = worst_first(builder)
     if len(worst) <= limit:
         return np.sort(worst), None
-    first = worst[np.argsort(builder.tally.latest["order"][worst], kind="stable")]
     chosen = dict.fromkeys([*worst[: limit // 2].tolist(), *first.tolist()])
     rows = np.sort(np.array(list(chosen)[:limit], np.intp))
     shown = f"{limit:,} of {len(worst):,} rows are shown, the worst and the first ones"
-    return rows, f"{shown}; all are in run.df"
+    return rows, f"{shown}; all are in {whole}"
 
 
 def _packed(data: bytes) -> str:

@@ -1,7 +1,7 @@
 /** The large drawings of the detail pane. */
 import { s } from "./dom";
 import { exact, number, percent, plural, power } from "./format";
-import { describe, draw, fit, geometry, ownAxis, ticks, type Geometry, type Histogram } from "./histogram";
+import { describe, draw, fit, geometry, highest, outline, ownAxis, ticks, type Geometry, type Histogram } from "./histogram";
 import { describeTrend, trend } from "./sparkline";
 import type { Limits } from "./types";
 
@@ -23,9 +23,12 @@ const BANDS: readonly (readonly [dtype: string, name: string])[] = [
   ["float8_e5m2", "float8 e5m2"],
 ];
 
-export function histogramChart(histogram: Histogram, limits: Record<string, Limits>): SVGElement {
-  const where = geometry(ownAxis(histogram), WIDTH, HISTOGRAM_HEIGHT, CAP);
-  const parts = draw(histogram, where);
+/** A large histogram; `before` is another one that lies over it as an outline. */
+export function histogramChart(histogram: Histogram, limits: Record<string, Limits>, before?: Histogram): SVGElement {
+  const where = geometry(ownAxis(histogram, before), WIDTH, HISTOGRAM_HEIGHT, CAP);
+  const most = Math.max(highest(histogram, where.axis), before ? highest(before, where.axis) : 1);
+  const parts = draw(histogram, where, most);
+  const words = before ? `candidate: ${describe(histogram)}; baseline: ${describe(before)}` : describe(histogram);
   const holds = histogram.positive.length + histogram.negative.length > 0;
   const bands = holds ? BANDS.filter(([dtype]) => limits[dtype]) : [];
   const height = HISTOGRAM_HEIGHT + AXIS_HEIGHT + (bands.length ? LEGEND_HEIGHT : 0) + bands.length * BAND_HEIGHT;
@@ -33,11 +36,12 @@ export function histogramChart(histogram: Histogram, limits: Record<string, Limi
   const path = (name: string, d: string): SVGElement => s("path", { class: name, d });
   return s(
     "svg",
-    { viewBox: `0 0 ${WIDTH} ${height}`, width: WIDTH, height, role: "img", "aria-label": describe(histogram) },
+    { viewBox: `0 0 ${WIDTH} ${height}`, width: WIDTH, height, role: "img", "aria-label": words },
     path("ground", `M0 ${HISTOGRAM_HEIGHT + 0.5}H${WIDTH}`),
     path("bars", parts.bars),
     path("zero", parts.zero),
     path("nonfinite", parts.nonfinite),
+    ...(before ? [path("outline", outline(before, where, most))] : []),
     ...axisLabels(where, histogram),
     ...(bands.length ? [text(0, foot - 5, "bars: what other dtypes can hold", "start")] : []),
     ...bands.map(([dtype, name], index) =>
@@ -100,20 +104,25 @@ function band(where: Geometry, limits: Limits, name: string, y: number, histogra
   );
 }
 
-export function trendChart(values: Float64Array, statistic: string): SVGElement {
-  const found = trend(values, WIDTH, TREND_HEIGHT, 6);
+/** A large trend; `before` is another one on the same scale, drawn dashed. */
+export function trendChart(values: Float64Array, statistic: string, before?: Float64Array): SVGElement {
+  const scale = before ? [...values, ...before] : values;
+  const found = trend(values, WIDTH, TREND_HEIGHT, 6, scale);
+  const other = before ? trend(before, WIDTH, TREND_HEIGHT, 6, scale) : null;
   const dot = found.last ? `M${found.last[0]} ${found.last[1]}h0` : "";
   const height = TREND_HEIGHT + 14;
   const range = Number.isNaN(found.low) ? "" : `${number(found.low)} … ${number(found.high)}`;
   const marks = found.nonfinite ? `non-finite in ${found.nonfinite} of ${plural(found.steps, "step")}` : "now";
+  const words = describeTrend(found, statistic) + (other ? `; baseline: ${describeTrend(other, statistic)}` : "");
   return s(
     "svg",
-    { viewBox: `0 0 ${WIDTH} ${height}`, width: WIDTH, height, role: "img", "aria-label": describeTrend(found, statistic) },
+    { viewBox: `0 0 ${WIDTH} ${height}`, width: WIDTH, height, role: "img", "aria-label": words },
     s("path", { class: "ground", d: `M0 ${TREND_HEIGHT + 0.5}H${WIDTH}` }),
-    s("path", { class: "marks", d: found.marks }),
+    s("path", { class: "marks", d: found.marks + (other?.marks ?? "") }),
+    ...(other ? [s("path", { class: "line before", d: other.line })] : []),
     s("path", { class: "line", d: found.line }),
     s("path", { class: "dot", d: dot }),
     text(0, height - 2, range, "start"),
-    text(WIDTH, height - 2, marks, "end", found.nonfinite ? "tick alarm" : "tick"),
+    text(WIDTH, height - 2, before && !found.nonfinite ? "" : marks, "end", found.nonfinite ? "tick alarm" : "tick"),
   );
 }

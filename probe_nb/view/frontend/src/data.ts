@@ -1,5 +1,5 @@
 /** What is shown now: sites, status and numbers together, and which rows of them in which order. */
-import type { ColumnName, Frame, Site, Status } from "./types";
+import type { ColumnName, Frame, PairName, Site, Status } from "./types";
 import { ABSENT_BIT, ANOMALY, badgesOf, DOWNSTREAM, severity, type Badge } from "./words";
 
 /** The sites with all that is derived from them alone, made once per change of `sites`. */
@@ -8,6 +8,7 @@ export class Sites {
   readonly keys: string[];
   readonly roles: string[];
   readonly paths: string[];
+  private partsMade: string[][] | null = null;
   private readonly searchable: string[];
   private readonly places: Map<string, number>;
 
@@ -22,6 +23,16 @@ export class Sites {
     this.searchable = rows.map((site, index) =>
       [this.paths[index], site.type, site.role, site.leaf, site.dtype, site.device].join(" ").toLowerCase(),
     );
+  }
+
+  /** The modules that each row is inside of, from the outermost to its own. */
+  get parts(): string[][] {
+    this.partsMade ??= this.paths.map((path) => {
+      const [model = "", own = model] = path.split(/: (.*)/s);
+      const parts = own === "(root)" ? [own] : own.split(".");
+      return model === own ? parts : [model, ...parts];
+    });
+    return this.partsMade;
   }
 
   find(key: string | null): number {
@@ -50,6 +61,9 @@ function pathOf(site: Site, several: boolean): string {
 }
 
 const ROLES = "input output param buffer grad_output grad_input param_grad update state value".split(" ");
+
+/** What flows between modules; parameters stand still. */
+const FLOWS = new Set(["input", "output", "grad_output", "grad_input", "value"]);
 
 function roleRank(role: string): number {
   const rank = ROLES.indexOf(role);
@@ -87,6 +101,22 @@ export class Data {
     this.ranksMade = new Uint32Array(this.size);
     rows.forEach((row, rank) => ((this.ranksMade as Uint32Array)[row] = rank));
     return this.ranksMade;
+  }
+
+  /** The rows of other modules that ran just before and after, in the same direction; -1 where there is none. */
+  neighbours(row: number): [before: number, after: number] {
+    const { module, model, direction } = this.site(row);
+    const rank = this.ranks[row] ?? 0;
+    let [before, after] = [-1, -1];
+    for (let other = 0; other < this.size; other++) {
+      const site = this.site(other);
+      if (site.direction !== direction || (site.module === module && site.model === model)) continue;
+      if (!FLOWS.has(site.role)) continue;
+      const at = this.ranks[other] ?? 0;
+      if (at < rank && (before < 0 || at > (this.ranks[before] ?? 0))) before = other;
+      if (at > rank && (after < 0 || at < (this.ranks[after] ?? 0))) after = other;
+    }
+    return [before, after];
   }
 
   /** A number of a row; NaN where nothing is recorded. */
@@ -128,9 +158,39 @@ export class Data {
     return (this.bits(row) & DOWNSTREAM) !== 0;
   }
 
-  spark(row: number): Float64Array {
-    const length = this.frame.sparkLength;
-    return this.frame.spark.subarray(row * length, (row + 1) * length);
+  spark(row: number, frame: Frame = this.frame): Float64Array {
+    const length = frame.sparkLength;
+    return frame.spark.subarray(row * length, (row + 1) * length);
+  }
+
+  /** A number of a pair; NaN where there is none, or nothing is compared. */
+  pair(name: PairName, row: number): number {
+    return this.frame.compared?.columns[name][row] ?? NaN;
+  }
+
+  /** The same of the baseline; NaN where it has nothing. */
+  before(name: ColumnName, row: number): number {
+    return this.frame.compared?.baseline.columns[name][row] ?? NaN;
+  }
+
+  /** The name of a row's verdict; "" where nothing is compared. */
+  verdict(row: number): string {
+    return this.status.comparison?.verdicts[this.pair("verdict", row)] ?? "";
+  }
+
+  /** Whether a row only follows from a divergence before it. */
+  follows(row: number): boolean {
+    return this.pair("follows", row) > 0 && !(this.pair("origin", row) > 0);
+  }
+
+  /** How many rows have which verdict. */
+  get verdicts(): Map<string, number> {
+    const found = new Map<string, number>();
+    for (let row = 0; row < this.size; row++) {
+      const name = this.verdict(row);
+      found.set(name, (found.get(name) ?? 0) + 1);
+    }
+    return found;
   }
 }
 
@@ -145,6 +205,8 @@ export interface Choice {
   query: string;
   role: string;
   anomalies: boolean;
+  /** Verdicts to show; all if empty. */
+  verdicts: ReadonlySet<string>;
   order: Order;
 }
 
@@ -157,6 +219,7 @@ export function visibleRows(data: Data, choice: Choice, sortValue?: SortValue): 
   const rows: number[] = [];
   for (let row = 0; row < data.size; row++) {
     if (choice.role && data.sites.rows[row]?.role !== choice.role) continue;
+    if (choice.verdicts.size && !choice.verdicts.has(data.verdict(row))) continue;
     if (choice.anomalies && !(data.bits(row) & ANOMALY)) continue;
     if (words.length && !data.sites.matches(row, words)) continue;
     rows.push(row);
@@ -169,9 +232,7 @@ function sorted(rows: number[], data: Data, order: Order, sortValue?: SortValue)
   const execution = (a: number, b: number): number => (ranks[a] ?? 0) - (ranks[b] ?? 0);
   if (order.by === "worst") {
     const { culprit } = data;
-    const badness = Float64Array.from({ length: data.size }, (_, row) =>
-      row === culprit ? 1000 : severity(data.bits(row), data.value("status", row)),
-    );
+    const badness = Float64Array.from({ length: data.size }, (_, row) => (row === culprit ? 1000 : gravity(data, row)));
     return rows.sort((a, b) => (badness[b] ?? 0) - (badness[a] ?? 0) || execution(a, b));
   }
   if (!sortValue) return rows.sort(execution);
@@ -180,6 +241,15 @@ function sorted(rows: number[], data: Data, order: Order, sortValue?: SortValue)
   return rows.sort(
     (a, b) => compare(values[a] ?? NaN, values[b] ?? NaN, order.descending) || execution(a, b),
   );
+}
+
+const GRAVE = ["same", "close", "not_comparable", "only_in_candidate", "only_in_baseline", "diverged"];
+
+/** How bad a row is: of a comparison by its verdict, those that only follow from others after the rest. */
+export function gravity(data: Data, row: number): number {
+  if (!data.status.comparison) return severity(data.bits(row), data.value("status", row));
+  const rank = 10 * GRAVE.indexOf(data.verdict(row));
+  return rank + (data.pair("origin", row) > 0 ? 20 : 0) - (data.follows(row) ? 5 : 0);
 }
 
 /** Compare two values of one column; absent ones come last whatever the direction. */

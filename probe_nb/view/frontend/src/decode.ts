@@ -3,10 +3,11 @@
  *
  * Numbers travel as bytes because JSON has no NaN: in a debugger for NaN that would be fatal.
  */
-import { COLUMNS, type ColumnName, type Frame, type Headline, type Site, type Status } from "./types";
+import { COLUMNS, PAIRS, type Comparison, type Frame, type Headline, type Site, type Status } from "./types";
 
 const MAGIC = 0x31424e50;
-const VERSION = 1;
+const RUN = 1;
+const COMPARISON = 2;
 const HEADER_BYTES = 32;
 
 const EMPTY_HEADLINE: Headline = {
@@ -14,6 +15,16 @@ const EMPTY_HEADLINE: Headline = {
   text: "Nothing recorded yet",
   detail: "",
   row: null,
+};
+
+const NOTHING_COMPARED: Comparison = {
+  verdicts: [],
+  measures: [],
+  fed: null,
+  fed_text: "",
+  baseline: "",
+  candidate: "",
+  divergences: [],
 };
 
 /** Bytes as the various front ends hand them over: DataView (Jupyter), Uint8Array or ArrayBuffer. */
@@ -26,45 +37,75 @@ export function asBytes(value: unknown): Uint8Array {
   throw new TypeError(`frame is ${typeof value}, not bytes`);
 }
 
-/** Decode a frame; no bytes at all are a frame without rows. */
+/** Decode a frame of a run or of a comparison; no bytes at all are a frame without rows. */
 export function decodeFrame(value: unknown): Frame {
   const bytes = asBytes(value);
   if (bytes.byteLength === 0) return emptyFrame();
   const reader = new Reader(bytes);
-  const header = reader.take(Uint32Array, HEADER_BYTES / 4);
-  const [magic = 0, version = 0, rows = 0, columnCount = 0, sparkLength = 0, entries = 0] = header;
+  const [version, rows, columns] = header(reader);
+  if (version === RUN) return frameOf(reader, rows, columns, reader.head);
+  const found = table(reader, PAIRS, rows, columns);
+  const [candidate, baseline] = [frameAt(reader), frameAt(reader)];
+  if (candidate.rows !== rows || baseline.rows !== rows) throw new Error("the two runs have not the same rows");
+  return { ...candidate, compared: { baseline, columns: found } };
+}
+
+function header(reader: Reader): [version: number, rows: number, columns: number] {
+  const [magic = 0, version = 0, rows = 0, columns = 0] = reader.begin();
   if (magic !== MAGIC) throw new Error("frame does not start with PNB1");
-  if (version !== VERSION) throw new Error(`frame has version ${version}, this inspector reads 1`);
-  if (columnCount < COLUMNS.length) {
-    throw new Error(`frame has ${columnCount} columns, ${COLUMNS.length} expected`);
+  if (version !== RUN && version !== COMPARISON) {
+    throw new Error(`frame has version ${version}, this inspector reads ${RUN} and ${COMPARISON}`);
   }
-  const block = reader.take(Float64Array, columnCount * rows);
+  return [version, rows, columns];
+}
+
+function frameAt(reader: Reader): Frame {
+  const [version, rows, columns] = header(reader);
+  if (version !== RUN) throw new Error("a comparison holds frames of runs");
+  return frameOf(reader, rows, columns, reader.head);
+}
+
+function frameOf(reader: Reader, rows: number, columns: number, head: Uint32Array): Frame {
+  const [, , , , sparkLength = 0, entries = 0] = head;
   return {
     rows,
-    columns: named((index) => block.subarray(index * rows, (index + 1) * rows)),
+    columns: table(reader, COLUMNS, rows, columns),
     spark: reader.take(Float64Array, rows * sparkLength),
     sparkLength,
     offsets: reader.take(Uint32Array, rows + 1),
     bins: reader.take(Uint16Array, entries),
     counts: reader.take(Float32Array, entries),
+    compared: null,
   };
+}
+
+function table<N extends string>(
+  reader: Reader,
+  names: readonly N[],
+  rows: number,
+  columns: number,
+): Record<N, Float64Array> {
+  if (columns < names.length) throw new Error(`frame has ${columns} columns, ${names.length} expected`);
+  const block = reader.take(Float64Array, columns * rows);
+  return named(names, (index) => block.subarray(index * rows, (index + 1) * rows));
 }
 
 export function emptyFrame(): Frame {
   return {
     rows: 0,
-    columns: named(() => new Float64Array(0)),
+    columns: named(COLUMNS, () => new Float64Array(0)),
     spark: new Float64Array(0),
     sparkLength: 0,
     offsets: new Uint32Array(1),
     bins: new Uint16Array(0),
     counts: new Float32Array(0),
+    compared: null,
   };
 }
 
-function named(column: (index: number) => Float64Array): Record<ColumnName, Float64Array> {
-  const pairs = COLUMNS.map((name, index) => [name, column(index)] as const);
-  return Object.fromEntries(pairs) as Record<ColumnName, Float64Array>;
+function named<N extends string>(names: readonly N[], column: (index: number) => Float64Array): Record<N, Float64Array> {
+  const pairs = names.map((name, index) => [name, column(index)] as const);
+  return Object.fromEntries(pairs) as Record<N, Float64Array>;
 }
 
 type ArrayType<T> = { new (buffer: ArrayBuffer, offset: number, length: number): T; BYTES_PER_ELEMENT: number };
@@ -75,6 +116,8 @@ class Reader {
   private readonly start: number;
   private readonly size: number;
   private position = 0;
+  /** The header that was read last. */
+  head = new Uint32Array(0);
 
   constructor(bytes: Uint8Array) {
     // typed views need an aligned start, which a message does not promise
@@ -82,6 +125,10 @@ class Reader {
     this.buffer = aligned.buffer as ArrayBuffer;
     this.start = aligned.byteOffset;
     this.size = aligned.byteLength;
+  }
+
+  begin(): Uint32Array {
+    return (this.head = this.take(Uint32Array, HEADER_BYTES / 4));
   }
 
   take<T>(type: ArrayType<T>, length: number): T {
@@ -109,6 +156,8 @@ export function parseSites(value: unknown): Site[] {
     dtype: text(row.dtype),
     shape: Array.isArray(row.shape) ? row.shape : [],
     device: text(row.device),
+    ...(row.baseline ? { baseline: row.baseline } : {}),
+    ...(row.why ? { why: text(row.why) } : {}),
   }));
 }
 
@@ -131,6 +180,7 @@ export function parseStatus(value: unknown): Status {
     truncated: sentence(given.truncated),
     spark: given.spark || "absmax",
     dtype_limits: given.dtype_limits ?? {},
+    comparison: given.comparison ? { ...NOTHING_COMPARED, ...given.comparison } : null,
   };
 }
 

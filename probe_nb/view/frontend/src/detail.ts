@@ -1,11 +1,14 @@
 /** All that is known about the selected row. */
 import { histogramChart, trendChart } from "./chart";
+import { bothOf } from "./compared";
+import { copying, expression } from "./copy";
 import type { Data } from "./data";
 import { h } from "./dom";
-import { ABSENT, count, exact, number, percent, plural, shape } from "./format";
+import { ABSENT, count, exact, number, percent, plural } from "./format";
 import { histogramOf } from "./histogram";
+import { legend, pairFindings, pairNumbers } from "./pairdetail";
 import type { ColumnName } from "./types";
-import { ANOMALY, statusReason, type Badge } from "./words";
+import { ANOMALY, statusReason, VERDICTS, type Badge } from "./words";
 
 const STATISTICS: readonly ColumnName[] = ["min", "max", "mean", "std", "l2", "absmax"];
 const COUNTS: readonly (readonly [column: ColumnName, name: string])[] = [
@@ -30,7 +33,10 @@ export class Detail {
       return;
     }
     const { frame, status } = data;
-    const trend = trendChart(data.spark(row), status.spark);
+    const compared = frame.compared;
+    const before = compared?.baseline;
+    const trend = trendChart(data.spark(row), status.spark, before && data.spark(row, before));
+    const histogram = histogramChart(histogramOf(frame, row), limits(data, row), before && histogramOf(before, row));
     this.element.replaceChildren(
       h("div", { class: "who" }, ...this.who(data, row)),
       h(
@@ -38,17 +44,21 @@ export class Detail {
         { class: "charts" },
         // the trend first: it is small, and what one looks for in a training
         ...(frame.sparkLength ? [figure("trend", `${status.spark} over steps, log scale`, trend)] : []),
-        figure("values", "log2 scale, √ counts", histogramChart(histogramOf(frame, row), limits(data, row))),
+        figure("values", "log2 scale, √ counts", histogram),
+        ...(compared ? [legend()] : []),
       ),
-      h("div", { class: "numbers" }, statistics(data, row), counts(data, row)),
+      h("div", { class: "numbers" }, ...(compared ? pairNumbers(data, row) : [statistics(data, row), counts(data, row)])),
     );
     this.element.scrollTop = kept;
   }
 
   private who(data: Data, row: number): HTMLElement[] {
     const site = data.site(row);
-    const facts = [`${data.role(row)} ${site.leaf}`.trim(), site.type, shape(site.shape), site.dtype, site.device];
-    const step = count(data.value("step", row));
+    const compared = data.status.comparison !== null;
+    const both = (name: "type" | "shape" | "dtype" | "device"): string => bothOf(data, row, name);
+    const facts = [`${data.role(row)} ${site.leaf}`.trim(), both("type"), both("shape"), both("dtype"), both("device")];
+    const now = data.value("step", row);
+    const step = count(Number.isNaN(now) ? data.before("step", row) : now);
     const when = [
       step === ABSENT ? "" : `numbers of step ${step}`,
       data.value("calls", row) > 1 ? plural(data.value("calls", row), "call") : "",
@@ -59,8 +69,10 @@ export class Detail {
       h("h3", {}, data.sites.paths[row] ?? ""),
       line(facts),
       line(when),
-      ...findings(data, row),
+      ...(compared ? pairFindings(data, row, this.onSelect) : findings(data, row)),
       this.siblings(data, row),
+      this.neighbours(data, row),
+      copying(expression(data, row)),
     ];
   }
 
@@ -68,7 +80,7 @@ export class Detail {
   private siblings(data: Data, row: number): HTMLElement {
     const buttons = data.sites.siblings(row).map((other) => {
       const { leaf } = data.site(other);
-      const mark = data.badges(other).find((badge) => badge.bit & ANOMALY);
+      const mark = markOf(data, other);
       const name = `${mark ? `${mark.glyph} ` : ""}${data.role(other)} ${leaf}`.trim();
       const button = h(
         "button",
@@ -80,6 +92,36 @@ export class Detail {
     });
     return h("div", { class: "siblings", role: "group", "aria-label": "Tensors of this module" }, ...buttons);
   }
+
+  /** What ran before and after: who fed this row and what it feeds. */
+  private neighbours(data: Data, row: number): HTMLElement {
+    const [before, after] = data.neighbours(row);
+    const link = (at: number, glyph: string, name: string): HTMLElement[] => {
+      if (at < 0) return [];
+      const { leaf } = data.site(at);
+      const words = `${data.sites.paths[at]} · ${`${data.role(at)} ${leaf}`.trim()}`;
+      const button = h(
+        "button",
+        { type: "button", class: `neighbour ${markOf(data, at)?.tone ?? ""}`, title: `${name}: ${words}` },
+        h("span", { class: "glyph" }, glyph),
+        h("span", { class: "words" }, `${markOf(data, at)?.glyph ?? ""} ${words}`.trim()),
+      );
+      button.addEventListener("click", () => this.onSelect(at));
+      return [button];
+    };
+    return h(
+      "div",
+      { class: "neighbours", role: "group", "aria-label": "Neighbours in execution order" },
+      ...link(before, "↑", "ran before"),
+      ...link(after, "↓", "ran after"),
+    );
+  }
+}
+
+function markOf(data: Data, row: number): { glyph: string; tone: string } | undefined {
+  const verdict = VERDICTS[data.verdict(row)];
+  if (verdict) return verdict.tone === "bad" || verdict.tone === "warn" ? verdict : undefined;
+  return data.badges(row).find((badge) => badge.bit & ANOMALY);
 }
 
 function findings(data: Data, row: number): HTMLElement[] {

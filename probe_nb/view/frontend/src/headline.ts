@@ -18,6 +18,7 @@ export class HeadlineView {
   private readonly detail = h("div", { class: "detail-line" });
   private readonly state = h("span", { class: "state" });
   private readonly facts = h("span", {});
+  private readonly fed = h("div", { class: "fed", hidden: true });
   private readonly notices = h("ul", { class: "notices" });
 
   constructor(onOpen: () => void) {
@@ -26,6 +27,7 @@ export class HeadlineView {
       "header",
       { class: "top" },
       h("div", { role: "status", "aria-live": "polite" }, this.button, this.detail),
+      this.fed,
       h("div", { class: "facts" }, this.state, this.facts),
       this.notices,
     );
@@ -40,8 +42,24 @@ export class HeadlineView {
     setAttribute(this.button, "title", row === null ? null : "Show this row");
     setText(this.detail, detail);
     this.detail.hidden = detail === "";
+    this.showFed(status);
     this.showState(status, frozen);
     this.showNotices(status);
+  }
+
+  /** Whether both runs were fed the same: without that nothing else means much. */
+  private showFed({ comparison }: Status): void {
+    this.fed.hidden = !comparison?.fed_text;
+    if (!comparison) return;
+    const { fed, fed_text: words } = comparison;
+    if (this.fed.dataset.words === words) return;
+    this.fed.dataset.words = words;
+    this.fed.dataset.kind = fed === null ? "empty" : fed ? "ok" : "bad";
+    const cut = words.indexOf(". ") + 1 || words.length;
+    const glyph = h("span", { class: "glyph", "aria-hidden": "true" }, fed === null ? "○" : fed ? "✓" : "✕");
+    const rest = words.slice(cut).trim();
+    const summary = h("summary", {}, glyph, ` ${words.slice(0, cut)}`);
+    this.fed.replaceChildren(h("details", {}, summary, h("p", {}, rest)));
   }
 
   private showState(status: Status, frozen: boolean): void {
@@ -52,7 +70,9 @@ export class HeadlineView {
       status.open && status.step !== null ? `step ${count(status.step)}` : plural(status.steps, "step"),
       plural(status.modules, "module"),
       plural(status.records, "record"),
-      status.title,
+      ...(status.comparison
+        ? [`baseline: ${status.comparison.baseline}`, `candidate: ${status.comparison.candidate}`]
+        : [status.title]),
     ];
     setText(this.facts, facts.filter(Boolean).join(" · "));
   }

@@ -68,9 +68,10 @@ export function sharedAxis(frame: Frame, before: Axis = START): Axis {
   };
 }
 
-/** The axis of one row alone, a little wider than its values. */
-export function ownAxis(histogram: Histogram): Axis {
-  const exponents = [...histogram.positive, ...histogram.negative].map(([exponent]) => exponent);
+/** The axis of one row alone (or of a pair), a little wider than its values. */
+export function ownAxis(histogram: Histogram, before?: Histogram): Axis {
+  const bins = [histogram, ...(before ? [before] : [])].flatMap(({ positive, negative }) => [...positive, ...negative]);
+  const exponents = bins.map(([exponent]) => exponent);
   if (!exponents.length) return { low: -8, high: 8 };
   const low = Math.min(...exponents) - 2;
   const high = Math.max(...exponents) + 2;
@@ -125,33 +126,72 @@ export interface Drawing {
   nonfinite: string;
 }
 
+/** The largest count of a bin as it is drawn; two histograms on one scale are drawn against the larger one. */
+export function highest(histogram: Histogram, axis: Axis): number {
+  const sides = [clamped(histogram.negative, axis), clamped(histogram.positive, axis)];
+  return Math.max(1, ...sides.flatMap((side) => [...side.inside.values(), ...side.beyond.values()]));
+}
+
+// a single non-finite element must be seen among millions, so its cap never shrinks to nothing
+function tall(n: number, least: number, most: number, height: number): number {
+  return n > 0 ? Math.max(least, Math.min(1, Math.sqrt(n / most)) * height) : 0;
+}
+
 /** Draw on a square-root scale, on which one element in a thousand can still be seen. */
-export function draw(histogram: Histogram, where: Geometry): Drawing {
+export function draw(histogram: Histogram, where: Geometry, most = highest(histogram, where.axis)): Drawing {
   const sides = [clamped(histogram.negative, where.axis), clamped(histogram.positive, where.axis)];
-  const most = Math.max(1, ...sides.flatMap((side) => [...side.inside.values(), ...side.beyond.values()]));
-  // a single non-finite element must be seen among millions, so its cap never shrinks to nothing
-  const tall = (n: number, least: number): number =>
-    n > 0 ? Math.max(least, Math.min(1, Math.sqrt(n / most)) * where.height) : 0;
   const bars = (part: "inside" | "beyond"): string =>
     sides
       .map((side, index) =>
         [...side[part]]
-          .map(([exponent, n]) => bar(where.x(exponent, index === 0), where.binWidth, tall(n, 1), where.height))
+          .map(([exponent, n]) =>
+            bar(where.x(exponent, index === 0), where.binWidth, tall(n, 1, most, where.height), where.height),
+          )
           .join(""),
       )
       .join("");
-  const capped = (x: number, n: number, least: number): string =>
-    n > 0 ? bar(x, where.cap, tall(n, least), where.height) : "";
-  const least = where.height / 3;
   return {
     bars: bars("inside"),
     beyond: bars("beyond"),
+    zero: caps(histogram, where, most).zero,
+    nonfinite: caps(histogram, where, most).nonfinite,
+  };
+}
+
+function caps(histogram: Histogram, where: Geometry, most: number): { zero: string; nonfinite: string } {
+  const capped = (x: number, n: number, least: number): string =>
+    n > 0 ? bar(x, where.cap, tall(n, least, most, where.height), where.height) : "";
+  const least = where.height / 3;
+  return {
     zero: capped(where.zeroX, histogram.zero, 1),
     nonfinite:
       capped(where.neginfX, histogram.neginf, least) +
       capped(where.posinfX, histogram.posinf, least) +
       capped(where.nanX, histogram.nan, least),
   };
+}
+
+/** The contour of a histogram, to lie over the bars of another one. */
+export function outline(histogram: Histogram, where: Geometry, most: number): string {
+  const { zero, nonfinite } = caps(histogram, where, most);
+  const sides: [[number, number][], boolean][] = [[histogram.negative, true], [histogram.positive, false]];
+  const steps = sides.map(([bins, negative]) => {
+    const side = clamped(bins, where.axis);
+    const heights = new Map([...side.inside, ...[...side.beyond].map(([e, n]) => [e, n + (side.inside.get(e) ?? 0)] as const)]);
+    const found = [...heights].sort(([a], [b]) => (negative ? b - a : a - b));
+    let path = "";
+    let before = NaN;
+    for (const [exponent, n] of found) {
+      const left = round(where.x(exponent, negative));
+      const top = round(where.height - tall(n, 1, most, where.height));
+      const next = negative ? before - 1 : before + 1;
+      path += exponent === next ? `V${top}` : `${path ? `V${where.height}` : ""}M${left} ${where.height}V${top}`;
+      path += `H${round(left + where.binWidth)}`;
+      before = exponent;
+    }
+    return path ? `${path}V${where.height}` : "";
+  });
+  return steps.join("") + zero + nonfinite;
 }
 
 type Side = Map<number, number>;

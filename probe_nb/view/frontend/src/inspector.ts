@@ -1,5 +1,7 @@
 /** One view of one model: keeps what the reader chose while the numbers change under it. */
+import type { Column } from "./cells";
 import { TABLE } from "./columns";
+import { COMPARED } from "./compared";
 import { Data, Sites, visibleRows, type Choice, type Order } from "./data";
 import { decodeFrame, emptyFrame, parseSites, parseStatus } from "./decode";
 import { Detail } from "./detail";
@@ -9,7 +11,10 @@ import { sharedAxis, type Axis } from "./histogram";
 import { handled } from "./keys";
 import { Table } from "./table";
 import { Toolbar } from "./toolbar";
+import { ancestors, flat, folded, groupOf, treeOf, type Group, type Listed } from "./tree";
 import type { Model } from "./types";
+
+const EVERYTHING = { query: "", role: "", anomalies: false, verdicts: new Set<string>() };
 
 /** Rows kept in view above the culprit: what led to it. */
 const LEAD = 4;
@@ -20,16 +25,20 @@ export class Inspector {
   private readonly toolbar = new Toolbar({
     choose: (change) => this.guard(() => this.choose(change)),
     freeze: (frozen) => this.guard(() => this.freeze(frozen)),
+    column: (key, shown) => this.guard(() => this.column(key, shown)),
+    tree: (on) => this.guard(() => this.tree(on)),
+    next: () => this.guard(() => this.next()),
     leave: () => this.table.element.focus(),
   });
   private readonly table = new Table({
     select: (row) => this.guard(() => this.select(row)),
     sort: (order) => this.guard(() => this.choose({ order })),
+    fold: (group, open) => this.guard(() => this.fold(group, open)),
   });
   private readonly detail = new Detail((row) => this.guard(() => this.open(row)));
   private readonly trouble = h("p", { class: "trouble", role: "alert", hidden: true });
   private readonly sizes = new ResizeObserver(() => this.table.paint());
-  private choice: Choice = { query: "", role: "", anomalies: false, order: execution() };
+  private choice: Choice = { ...EVERYTHING, order: execution() };
   private sitesText: unknown;
   private data = new Data(new Sites([]), parseStatus(""), emptyFrame());
   private axis: Axis | undefined;
@@ -39,6 +48,12 @@ export class Inspector {
   /** The reader has chosen a row: from then on the view no longer follows the headline. */
   private chosen = false;
   private frozen = false;
+  private asTree = false;
+  /** Groups that are unfolded. */
+  private readonly unfolded = new Set<string>();
+  private hidden = new Set<string>();
+  /** The divergence that was gone to last. */
+  private visited = -1;
 
   constructor(private readonly model: Model) {
     const body = h("div", { class: "body" }, this.table.element, this.table.edge, this.detail.element);
@@ -84,20 +99,35 @@ export class Inspector {
     const key = this.data.sites.keys[row] ?? null;
     if (key === null || key === this.selected) return;
     this.selected = key;
-    this.showSelection();
+    if (this.asTree) {
+      this.unfold(row);
+      this.show();
+    } else this.showSelection();
     this.table.reveal(row, LEAD);
   }
 
   private show(): void {
-    const { data, choice } = this;
-    const column = TABLE.find(({ key }) => key === choice.order.by);
+    const { data, choice, columns } = this;
+    const column = columns.find(({ key }) => key === choice.order.by);
     this.rows = visibleRows(data, choice, column?.sort);
     this.headline.show(data.status, this.frozen);
-    this.toolbar.show(choice, data.sites.roles, this.rows.length, data.size, data.status.open);
+    this.toolbar.show(choice, data, this.rows.length, columns, this.hidden);
     this.element.classList.toggle("vacant", !data.size);
     const nothing = data.size ? "No row matches." : "Rows appear here as soon as the model runs.";
-    this.table.show(data, this.rows, this.axis as Axis, choice.order, nothing);
+    this.table.show(data, columns, this.hidden, this.listed(), this.axis as Axis, choice.order, nothing);
     this.showSelection();
+  }
+
+  private get columns(): readonly Column[] {
+    return this.data.status.comparison ? COMPARED : TABLE;
+  }
+
+  /** What was searched for is never folded away. */
+  private listed(): Listed {
+    const { data, choice, rows } = this;
+    if (this.asTree) return treeOf(data, rows, this.unfolded);
+    const plain = choice.order.by === "execution" && !choice.query && !choice.role && !choice.verdicts.size;
+    return data.status.comparison && plain ? folded(data, rows, this.unfolded) : flat(rows);
   }
 
   private showSelection(): void {
@@ -120,9 +150,47 @@ export class Inspector {
     this.showSelection();
   }
 
-  /** Select a row that may be filtered out: the filters give way. */
+  private column(key: string, shown: boolean): void {
+    if (shown) this.hidden.delete(key);
+    else this.hidden.add(key);
+    this.hidden = new Set(this.hidden);
+    this.show();
+  }
+
+  private tree(on: boolean): void {
+    this.asTree = on;
+    this.unfold(this.data.sites.find(this.selected));
+    this.show();
+    this.toolbar.showTree(on);
+    this.table.reveal(this.data.sites.find(this.selected), LEAD);
+  }
+
+  private fold({ key }: Group, open: boolean): void {
+    if (open) this.unfolded.add(key);
+    else this.unfolded.delete(key);
+    this.show();
+  }
+
+  /** Open the groups around a row. */
+  private unfold(row: number): void {
+    if (row < 0) return;
+    const keys = this.asTree ? ancestors(this.data, row) : [groupOf(this.data, this.rows, row)];
+    for (const key of keys) this.unfolded.add(key);
+  }
+
+  private next(): void {
+    const places = this.data.status.comparison?.divergences ?? [];
+    this.visited = (this.visited + 1) % Math.max(1, places.length);
+    const row = places[this.visited]?.row ?? null;
+    if (row !== null) this.open(row);
+    this.table.element.focus();
+  }
+
+  /** Select a row that may be filtered out or folded away: filters and groups give way. */
   private open(row: number): void {
-    if (!this.rows.includes(row)) this.choose({ query: "", role: "", anomalies: false });
+    if (!this.rows.includes(row)) this.choose({ ...EVERYTHING });
+    this.unfold(row);
+    this.show();
     this.select(row);
     this.table.reveal(row, LEAD);
   }
@@ -144,10 +212,15 @@ export class Inspector {
     if (event.key === "/") {
       handled(event);
       this.toolbar.focusSearch();
-    } else if (event.key === "Escape" && (this.choice.query || this.choice.role || this.choice.anomalies)) {
+    } else if (event.key === "Escape" && this.filtered) {
       handled(event);
-      this.choose({ query: "", role: "", anomalies: false });
+      this.choose({ ...EVERYTHING });
     }
+  }
+
+  private get filtered(): boolean {
+    const { query, role, anomalies, verdicts } = this.choice;
+    return Boolean(query || role || anomalies || verdicts.size);
   }
 
   private guard(action: () => void): void {

@@ -16,10 +16,17 @@ export interface Trend {
 /** A line of less than two octaves is drawn flat: noise must not look like a trend. */
 const LEAST_OCTAVES = 2;
 
-/** Lay out values (oldest first; NaN: no record, Infinity: non-finite elements) in a box. */
-export function trend(values: ArrayLike<number>, width: number, height: number, inset = 2): Trend {
+/** Lay out values (oldest first; NaN: no record, Infinity: non-finite elements) in a box, on the scale of others if given. */
+export function trend(
+  values: ArrayLike<number>,
+  width: number,
+  height: number,
+  inset = 2,
+  scale: ArrayLike<number> = values,
+): Trend {
   const finite = Array.from(values).filter((value) => Number.isFinite(value));
-  const sizes = finite.map(Math.abs).filter((size) => size > 0).map(Math.log2);
+  const inScale = Array.from(scale).filter((value) => Number.isFinite(value));
+  const sizes = inScale.map(Math.abs).filter((size) => size > 0).map(Math.log2);
   const least = sizes.length ? sizes.reduce((a, b) => Math.min(a, b)) : 0;
   const most = sizes.length ? sizes.reduce((a, b) => Math.max(a, b)) : 0;
   const spread = Math.max(LEAST_OCTAVES, most - least);

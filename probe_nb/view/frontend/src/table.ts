@@ -3,22 +3,28 @@
  *
  * Row elements are reused in a ring, so that scrolling fills just the rows that enter.
  */
-import { arranged, TABLE, widths, type Column } from "./columns";
+import { arranged, widths, type Column } from "./cells";
 import type { Data, Order } from "./data";
 import { h, setAttribute, setText } from "./dom";
-import { power } from "./format";
+import { count, power } from "./format";
 import type { Axis } from "./histogram";
 import { handled } from "./keys";
+import { dragged } from "./resize";
+import type { Group, Listed } from "./tree";
 import { INF, NAN } from "./words";
 
 const ROW_HEIGHT = 24;
 const HEAD_HEIGHT = 25;
 const OVERSCAN = 4;
+const NARROWEST = 36;
+const STEP = 12;
 
 interface Row {
   element: HTMLElement;
   cells: HTMLElement[];
-  /** The site and the version of the data it shows. */
+  /** Lies over the cells where the row is a group. */
+  group: HTMLElement;
+  /** The row and the version of the data it shows. */
   site: number;
   version: number;
 }
@@ -26,6 +32,7 @@ interface Row {
 export interface TableEvents {
   select(row: number): void;
   sort(order: Order): void;
+  fold(group: Group, open: boolean): void;
 }
 
 export class Table {
@@ -33,27 +40,32 @@ export class Table {
   /** Shades the right edge as long as more columns follow there. */
   readonly edge = h("div", { class: "edge", "aria-hidden": "true", hidden: true });
   private readonly body = h("div", { class: "rows", role: "rowgroup" });
-  private readonly heads: HTMLElement[];
+  private readonly headRow = h("div", { class: "row head", role: "row", "aria-rowindex": 1 });
+  private table: readonly Column[] = [];
+  private heads: HTMLElement[] = [];
   private readonly empty = h("div", { class: "empty" });
-  private readonly pool: Row[] = [];
+  private pool: Row[] = [];
   private rows: readonly number[] = [];
+  private groups: readonly Group[] = [];
+  /** The group that the keys stand on, by its key. */
+  private onGroup: string | null = null;
   private data: Data | null = null;
   private axis: Axis = { low: 0, high: 0 };
   private selected = -1;
   private version = 0;
   private order: Order = { by: "execution", descending: false };
-  /** Of each column, as `TABLE` has them. */
+  /** Of each column, as `table` has them. */
   private pixels: number[] = [];
+  /** What the reader made of them. */
+  private readonly dragged = new Map<string, number>();
   /** The columns from left to right. */
-  private places = arranged(false);
+  private places: number[] = [];
   private edges: [left: number, right: number][] = [];
   private layout = "";
   /** Columns that are not whole in view. */
   private cut = new Set<number>();
 
   constructor(private readonly events: TableEvents) {
-    this.heads = TABLE.map((column, index) => this.head(column, index));
-    const head = h("div", { class: "row head", role: "row", "aria-rowindex": 1 }, ...this.heads);
     this.element = h(
       "div",
       {
@@ -61,30 +73,58 @@ export class Table {
         role: "grid",
         tabindex: 0,
         "aria-label": "Observed tensors",
-        "aria-colcount": TABLE.length,
         onscroll: () => this.paint(),
         onkeydown: (event: KeyboardEvent) => this.key(event),
       },
-      h("div", { class: "heads", role: "rowgroup" }, head),
+      h("div", { class: "heads", role: "rowgroup" }, this.headRow),
       this.body,
       this.empty,
     );
   }
 
+  /** Begin anew with these columns, unless they are those that stand here. */
+  private use(table: readonly Column[]): void {
+    if (table === this.table) return;
+    this.table = table;
+    this.pixels = [];
+    this.edges = [];
+    this.cut = new Set();
+    this.layout = "";
+    this.heads = table.map((column, index) => this.head(column, index));
+    this.headRow.replaceChildren(...this.heads);
+    for (const row of this.pool) row.element.remove();
+    this.pool = [];
+  }
+
   /** Show these rows of this data; what is in view stays where it is. */
-  show(data: Data, rows: readonly number[], axis: Axis, order: Order, emptyText: string): void {
-    const wanted = widths(data);
+  show(
+    data: Data,
+    table: readonly Column[],
+    hidden: ReadonlySet<string>,
+    listed: Listed,
+    axis: Axis,
+    order: Order,
+    emptyText: string,
+  ): void {
+    this.use(table);
+    const wanted = widths(table, data);
     // of the same rows columns only grow: they do not move to and fro while numbers change
     const same = this.data?.sites === data.sites;
-    this.pixels = wanted.map((width, at) => Math.max(width, same ? (this.pixels[at] ?? 0) : 0));
+    this.pixels = wanted.map((width, at) => {
+      const chosen = this.dragged.get(table[at]?.key ?? "");
+      return chosen ?? Math.max(width, same ? (this.pixels[at] ?? 0) : 0);
+    });
     const nonfinite = data.sites.rows.some((_, row) => data.bits(row) & (NAN | INF));
-    this.places = arranged(nonfinite);
+    this.places = arranged(table, nonfinite).filter((at) => !hidden.has(table[at]?.key ?? ""));
     this.data = data;
+    const { rows, groups } = listed;
     this.rows = rows;
+    this.groups = groups;
     this.axis = axis;
     this.order = order;
     this.version++;
     setAttribute(this.element, "aria-rowcount", String(rows.length + 1));
+    setAttribute(this.element, "aria-colcount", String(this.places.length));
     this.body.style.height = `${rows.length * ROW_HEIGHT}px`;
     setText(this.empty, rows.length ? "" : emptyText);
     this.empty.hidden = rows.length > 0;
@@ -94,6 +134,7 @@ export class Table {
 
   select(row: number): void {
     this.selected = row;
+    this.onGroup = null;
     this.paint();
   }
 
@@ -133,7 +174,7 @@ export class Table {
       const row = this.pool[index % this.pool.length] as Row;
       used.add(row);
       this.fill(row, index);
-      if (row.site === this.selected) active = row.element.id;
+      if (this.current(row.site)) active = row.element.id;
     }
     for (const row of this.pool) row.element.hidden = !used.has(row);
     setAttribute(this.element, "aria-activedescendant", active);
@@ -142,16 +183,17 @@ export class Table {
   /** Give the columns their places; where not all fit, the module's takes what the last whole one leaves over. */
   private lay(): void {
     const room = this.element.clientWidth;
-    const layout = [room, ...this.pixels, ...this.places].join();
+    const layout = [room, ...this.pixels, "", ...this.places].join();
     if (layout !== this.layout) {
       this.layout = layout;
-      const sum = this.pixels.reduce((all, width) => all + width, 0);
+      const sum = this.places.reduce((all, at) => all + (this.pixels[at] ?? 0), 0);
       let whole = 0;
       for (const at of this.places) {
         if (whole + (this.pixels[at] ?? 0) > room) break;
         whole += this.pixels[at] ?? 0;
       }
-      const module = (this.pixels[0] ?? 0) + Math.max(0, room - whole);
+      const spare = this.dragged.has(this.table[0]?.key ?? "") ? 0 : Math.max(0, room - whole);
+      const module = (this.pixels[0] ?? 0) + spare;
       const columns = this.places.map((at) => (at ? `${this.pixels[at]}px` : `${module}px`));
       const { style } = this.element;
       style.setProperty("--columns", columns.join(" "));
@@ -166,6 +208,7 @@ export class Table {
 
   private lefts(module: number): void {
     let left = 0;
+    this.edges = [];
     for (const at of this.places) {
       const right = left + (at ? (this.pixels[at] ?? 0) : module);
       this.edges[at] = [left, right];
@@ -174,8 +217,11 @@ export class Table {
   }
 
   private place(cells: readonly HTMLElement[]): void {
-    this.places.forEach((at, order) => {
-      (cells[at] as HTMLElement).style.order = String(order);
+    cells.forEach((cell, at) => {
+      const order = this.places.indexOf(at);
+      cell.hidden = order < 0;
+      cell.style.order = String(order);
+      setAttribute(cell, "aria-colindex", String(order + 1));
     });
   }
 
@@ -183,7 +229,7 @@ export class Table {
   private crop(): void {
     const { scrollLeft, clientWidth } = this.element;
     const module = this.edges[0]?.[1] ?? 0;
-    const last = Math.max(...this.edges.map(([, right]) => right));
+    const last = this.edges.reduce((most, [, right]) => Math.max(most, right), 0);
     this.edge.hidden = !clientWidth || last <= scrollLeft + clientWidth + 1;
     const cut = new Set<number>();
     this.edges.forEach(([left, right], at) => {
@@ -201,33 +247,53 @@ export class Table {
 
   private grow(size: number): void {
     while (this.pool.length < size) {
-      const cells = TABLE.map((column, index) =>
-        h("div", { class: `cell ${column.align} ${column.key}`, role: "gridcell", "aria-colindex": index + 1 }),
+      const cells = this.table.map((column) =>
+        h("div", { class: `cell ${column.align} ${column.key}`, role: "gridcell" }),
       );
-      const element = h("div", { class: "row", role: "row", id: `row-${this.pool.length}` }, ...cells);
-      const row: Row = { element, cells, site: -1, version: -1 };
+      const group = h("div", { class: "group", role: "gridcell", hidden: true });
+      const element = h("div", { class: "row", role: "row", id: `row-${this.pool.length}` }, ...cells, group);
+      const row: Row = { element, cells, group, site: -1, version: -1 };
       this.place(cells);
       this.veil(cells);
-      element.addEventListener("click", () => this.events.select(row.site));
+      element.addEventListener("click", () => this.choose(row.site));
       this.pool.push(row);
       this.body.append(element);
       for (const each of this.pool) each.version = -1; // a larger ring holds other rows
     }
   }
 
+  /** Whether the keys stand on this row. */
+  private current(row: number): boolean {
+    return row < 0 ? this.groups[-row - 1]?.key === this.onGroup : this.onGroup === null && row === this.selected;
+  }
+
+  /** Select a site, or fold a group. */
+  private choose(row: number): void {
+    const group = this.groups[-row - 1];
+    if (row >= 0) this.events.select(row);
+    else if (group) {
+      this.onGroup = group.key;
+      this.events.fold(group, !group.open);
+    }
+  }
+
   private fill(row: Row, index: number): void {
     const site = this.rows[index] as number;
     const data = this.data as Data;
-    const selected = site === this.selected;
     row.element.style.top = `${index * ROW_HEIGHT}px`;
     setAttribute(row.element, "aria-rowindex", String(index + 2));
-    setAttribute(row.element, "aria-selected", String(selected));
+    setAttribute(row.element, "aria-selected", String(this.current(site)));
     if (row.site === site && row.version === this.version) return;
     row.site = site;
     row.version = this.version;
-    row.element.classList.toggle("inherited", data.inherited(site));
+    const group = this.groups[-site - 1];
+    row.group.hidden = !group;
+    row.element.classList.toggle("folds", group !== undefined);
+    setAttribute(row.element, "aria-expanded", group ? String(group.open) : null);
+    row.element.classList.toggle("inherited", !group && (data.inherited(site) || data.follows(site)));
     row.element.classList.toggle("culprit", data.culprit === site);
-    TABLE.forEach((column, at) => column.fill(row.cells[at] as HTMLElement, data, site, this.axis));
+    if (group) fillGroup(row.group, group);
+    else for (const at of this.places) this.table[at]?.fill(row.cells[at] as HTMLElement, data, site, this.axis);
   }
 
   private head(column: Column, index: number): HTMLElement {
@@ -240,8 +306,20 @@ export class Table {
     );
     button.addEventListener("click", () => this.events.sort(this.nextOrder(column)));
     button.addEventListener("keydown", (event) => this.headKey(event, index));
-    const attributes = { role: "columnheader", "aria-sort": "none", "aria-colindex": index + 1 };
-    return h("div", { class: `cell ${column.align} ${column.key}`, ...attributes }, button);
+    const attributes = { role: "columnheader", "aria-sort": "none" };
+    const edge = h("span", { class: "grip", "aria-hidden": "true" });
+    dragged(edge, () => this.edges[index] ?? [0, 0], (width) => this.resize(column, width));
+    return h("div", { class: `cell ${column.align} ${column.key}`, ...attributes }, button, edge);
+  }
+
+  /** Make a column as wide as the reader wants it; null: as wide as it was. */
+  private resize({ key }: Column, width: number | null): void {
+    const at = this.table.findIndex((column) => column.key === key);
+    if (width === null) this.dragged.delete(key);
+    else this.dragged.set(key, Math.max(NARROWEST, Math.round(width)));
+    const own = this.data ? widths(this.table, this.data)[at] : undefined;
+    this.pixels[at] = this.dragged.get(key) ?? own ?? NARROWEST;
+    this.paint();
   }
 
   /** First click: the useful direction; second: the other one; third: execution order again. */
@@ -253,18 +331,24 @@ export class Table {
 
   private paintHeads(axis: Axis): void {
     this.heads.forEach((head, index) => {
-      const sorted = this.order.by === TABLE[index]?.key;
+      const sorted = this.order.by === this.table[index]?.key;
       const direction = this.order.descending ? "descending" : "ascending";
       setAttribute(head, "aria-sort", sorted ? direction : "none");
       const arrow = head.querySelector(".arrow") as Element;
       setText(arrow, sorted ? (this.order.descending ? "▾" : "▴") : "");
-      if (TABLE[index]?.key === "values") setText(head.querySelector(".scale") as Element, scale(axis));
+      if (this.table[index]?.key === "values") setText(head.querySelector(".scale") as Element, scale(axis));
     });
   }
 
-  /** The heads are one stop of the tab key; the arrows move between them. */
+  /** The heads are one stop of the tab key; the arrows move between them, and with shift make a column wider. */
   private headKey(event: KeyboardEvent, index: number): void {
     if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
+    if (event.shiftKey) {
+      handled(event);
+      const [left = 0, right = 0] = this.edges[index] ?? [];
+      this.resize(this.table[index] as Column, right - left + (event.key === "ArrowLeft" ? -STEP : STEP));
+      return;
+    }
     const place = this.places.indexOf(index) + (event.key === "ArrowLeft" ? -1 : 1);
     const to = this.heads[this.places[place] ?? -1]?.firstElementChild;
     if (!(to instanceof HTMLElement)) return;
@@ -278,7 +362,8 @@ export class Table {
     if (event.altKey || event.ctrlKey || event.metaKey || !this.rows.length) return;
     if (event.target !== this.element) return;
     const page = Math.max(1, Math.floor(this.element.clientHeight / ROW_HEIGHT) - 2);
-    const at = this.rows.indexOf(this.selected);
+    const at = this.rows.findIndex((row) => this.current(row));
+    if (this.foldKey(event, at)) return;
     const end = this.rows.length - 1;
     const moves: Record<string, number> = {
       ArrowDown: at + 1,
@@ -291,10 +376,55 @@ export class Table {
     const to = moves[event.key];
     if (to === undefined) return;
     handled(event);
-    const row = this.rows[Math.min(end, Math.max(0, to))] as number;
-    this.events.select(row);
+    this.stand(this.rows[Math.min(end, Math.max(0, to))] as number);
+  }
+
+  /** Put the keys on a row: a site is selected, a group only reached. */
+  private stand(row: number): void {
+    if (row >= 0) this.events.select(row);
+    else this.onGroup = this.groups[-row - 1]?.key ?? null;
     this.reveal(row);
   }
+
+  /** In a folded list: right opens, left closes or goes to the group around, Enter does either. */
+  private foldKey(event: KeyboardEvent, at: number): boolean {
+    const row = this.rows[at];
+    if (!this.groups.length || row === undefined) return false;
+    const group = this.groups[-row - 1];
+    const opens = event.key === "ArrowRight" || event.key === "Enter" || event.key === " ";
+    const closes = event.key === "ArrowLeft" || event.key === "Enter" || event.key === " ";
+    if (group && (group.open ? closes : opens)) this.events.fold(group, !group.open);
+    else if (event.key === "ArrowLeft") this.stand(this.around(at));
+    else return false;
+    handled(event);
+    return true;
+  }
+
+  /** The group that a row of the list stands in. */
+  private around(at: number): number {
+    const depth = this.groups[-(this.rows[at] as number) - 1]?.depth ?? Infinity;
+    for (let index = at - 1; index >= 0; index--) {
+      const row = this.rows[index] as number;
+      const group = this.groups[-row - 1];
+      if (group && group.open && group.depth < depth) return row;
+    }
+    return this.rows[at] as number;
+  }
+}
+
+function fillGroup(element: HTMLElement, { name, depth, size, open, marks }: Group): void {
+  element.style.paddingLeft = `${8 + 14 * depth}px`;
+  const shown = marks.map(({ glyph, word, tone, count: n }) =>
+    glyph
+      ? h("span", { class: `badge ${tone}` }, `${glyph} ${count(n)} ${word}`)
+      : h("span", { class: "fine" }, word),
+  );
+  element.replaceChildren(
+    h("span", { class: "twist", "aria-hidden": "true" }, open ? "▾" : "▸"),
+    h("span", { class: "name" }, name),
+    ...(marks.some(({ glyph }) => !glyph) ? [] : [h("span", { class: "fine" }, `${count(size)} rows`)]),
+    ...shown,
+  );
 }
 
 /** What the inner and the outer end of the histograms stand for. */

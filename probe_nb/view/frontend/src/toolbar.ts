@@ -1,11 +1,18 @@
 /** Which rows, and in which order. */
-import type { Choice } from "./data";
+import type { Column } from "./cells";
+import type { Choice, Data } from "./data";
 import { h, setText } from "./dom";
 import { count } from "./format";
 import { handled } from "./keys";
+import { VERDICTS } from "./words";
 
 export interface ToolbarEvents {
   choose(change: Partial<Choice>): void;
+  /** Show or hide a column. */
+  column(key: string, shown: boolean): void;
+  tree(on: boolean): void;
+  /** Go to the next place where two runs part. */
+  next(): void;
   freeze(frozen: boolean): void;
   leave(): void;
 }
@@ -22,6 +29,11 @@ export class Toolbar {
     h("option", { value: "column", hidden: true }, "by column"),
   );
   private readonly anomalies: HTMLButtonElement;
+  private readonly tree: HTMLButtonElement;
+  private readonly verdicts = h("div", { class: "chips", role: "group", "aria-label": "Verdicts" });
+  private readonly jump: HTMLButtonElement;
+  private readonly listed = h("div", { class: "choices" });
+  private readonly columns = h("details", { class: "columns" }, h("summary", {}, "columns"), this.listed);
   private readonly frozen: HTMLButtonElement;
   private readonly counter = h("span", { class: "counter", role: "status" });
 
@@ -40,20 +52,29 @@ export class Toolbar {
       events.choose({ order: { by: this.order.value, descending: false } }),
     );
     this.anomalies = toggle("anomalies only", (on) => events.choose({ anomalies: on }));
+    this.tree = toggle("tree", (on) => events.tree(on));
+    this.jump = h("button", { type: "button", class: "toggle jump" });
+    this.jump.addEventListener("click", () => events.next());
+    this.columns.addEventListener("keydown", (event) => this.columnsKey(event));
     this.frozen = toggle("freeze view", (on) => events.freeze(on));
     this.element = h(
       "div",
       { class: "toolbar", role: "toolbar", "aria-label": "Rows" },
+      this.jump,
+      this.verdicts,
       this.search,
       this.role,
       this.anomalies,
       this.order,
+      this.tree,
+      this.columns,
       this.counter,
       this.frozen,
     );
   }
 
-  show(choice: Choice, roles: readonly string[], shown: number, total: number, live: boolean): void {
+  show(choice: Choice, data: Data, shown: number, table: readonly Column[], hidden: ReadonlySet<string>): void {
+    const { roles } = data.sites;
     const known = [...this.role.options].slice(1).map((option) => option.value);
     if (known.join() !== roles.join() || !this.role.options.length) {
       const options = roles.map((role) => h("option", { value: role }, role));
@@ -64,8 +85,75 @@ export class Toolbar {
     const { by } = choice.order;
     this.order.value = by === "execution" || by === "worst" ? by : "column";
     press(this.anomalies, choice.anomalies);
+    const total = data.size;
     setText(this.counter, shown === total ? `${count(total)} rows` : `${count(shown)} of ${count(total)} rows`);
-    this.frozen.hidden = !live;
+    this.frozen.hidden = !data.status.open;
+    this.showColumns(table, hidden);
+    this.showVerdicts(choice, data);
+  }
+
+  showTree(on: boolean): void {
+    press(this.tree, on);
+  }
+
+  /** One button per verdict, with its number: what there is, and a filter. */
+  private showVerdicts(choice: Choice, data: Data): void {
+    const { comparison } = data.status;
+    this.verdicts.hidden = this.jump.hidden = !comparison;
+    this.anomalies.hidden = comparison !== null;
+    if (!comparison) return;
+    const places = comparison.divergences.length;
+    this.jump.hidden = places === 0;
+    setText(this.jump, places === 1 ? "go to first divergence" : `next of ${places} divergences`);
+    const counted = data.verdicts;
+    const names = Object.keys(VERDICTS).filter((name) => counted.get(name));
+    const state = names.map((name) => `${name} ${counted.get(name)} ${choice.verdicts.has(name)}`).join();
+    if (this.verdicts.dataset.state === state) return;
+    const held = (this.verdicts.getRootNode() as ShadowRoot).activeElement?.getAttribute("data-verdict");
+    this.verdicts.dataset.state = state;
+    this.verdicts.replaceChildren(...names.map((name) => this.chip(name, counted.get(name) ?? 0, choice)));
+    if (held) this.verdicts.querySelector<HTMLElement>(`[data-verdict="${held}"]`)?.focus();
+  }
+
+  private chip(name: string, n: number, choice: Choice): HTMLElement {
+    const { glyph, word, tone, why } = VERDICTS[name] ?? { glyph: "", word: name, tone: "mute", why: "" };
+    const on = choice.verdicts.has(name);
+    const chip = h(
+      "button",
+      { type: "button", class: `chip ${tone}`, title: why, "aria-pressed": String(on), "data-verdict": name },
+      h("span", { "aria-hidden": "true" }, glyph),
+      h("b", {}, count(n)),
+      ` ${word}`,
+    );
+    chip.addEventListener("click", () => {
+      const verdicts = new Set(choice.verdicts);
+      if (!verdicts.delete(name)) verdicts.add(name);
+      this.events.choose({ verdicts });
+    });
+    return chip;
+  }
+
+  private showColumns(table: readonly Column[], hidden: ReadonlySet<string>): void {
+    const state = table.map(({ key }) => `${key}${hidden.has(key)}`).join();
+    if (this.listed.dataset.state === state) return;
+    if (this.listed.childElementCount !== table.length - 1) {
+      this.listed.replaceChildren(...table.slice(1).map((column) => this.box(column)));
+    }
+    this.listed.dataset.state = state;
+    for (const box of this.listed.querySelectorAll("input")) box.checked = !hidden.has(box.value);
+  }
+
+  private box({ key, title }: Column): HTMLElement {
+    const box = h("input", { type: "checkbox", value: key });
+    box.addEventListener("change", () => this.events.column(key, box.checked));
+    return h("label", { title }, box, ` ${key}`);
+  }
+
+  private columnsKey(event: KeyboardEvent): void {
+    if (event.key !== "Escape" || !this.columns.open) return;
+    handled(event);
+    this.columns.open = false;
+    this.columns.querySelector("summary")?.focus();
   }
 
   focusSearch(): void {

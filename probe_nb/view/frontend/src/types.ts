@@ -18,6 +18,10 @@ export interface Site {
   dtype: string;
   shape: number[];
   device: string;
+  /** Of a comparison: what is said of the baseline's where it is not the same. */
+  baseline?: Partial<Site>;
+  /** Of a comparison: why it cannot be compared, or what differs beyond numbers. */
+  why?: string;
 }
 
 export type Kind = "bad" | "warn" | "ok" | "empty";
@@ -48,6 +52,20 @@ export interface Status {
   truncated: string | null;
   spark: string;
   dtype_limits: Record<string, Limits>;
+  comparison: Comparison | null;
+}
+
+/** What was found of two runs. */
+export interface Comparison {
+  /** What the numbers in the columns `verdict` and `measure` mean. */
+  verdicts: string[];
+  measures: string[];
+  fed: boolean | null;
+  fed_text: string;
+  baseline: string;
+  candidate: string;
+  /** Where the runs part, in execution order; the columns `origin` and `follows` count them from 1. */
+  divergences: { text: string; detail: string; row: number | null }[];
 }
 
 /** The numbers: the latest record of every site, column by column, in views on the bytes received. */
@@ -61,6 +79,13 @@ export interface Frame {
   offsets: Uint32Array;
   bins: Uint16Array;
   counts: Float32Array;
+  /** Of a comparison: the frame itself is the candidate's. */
+  compared: Compared | null;
+}
+
+export interface Compared {
+  baseline: Frame;
+  columns: Record<PairName, Float64Array>;
 }
 
 export const COLUMNS = [
@@ -86,3 +111,30 @@ export const COLUMNS = [
 ] as const;
 
 export type ColumnName = (typeof COLUMNS)[number];
+
+export const PAIRS = [
+  "verdict",
+  "difference",
+  "explained",
+  "came_in",
+  "beyond",
+  "measure",
+  "origin",
+  "follows",
+  "pairs",
+  "diverged",
+  "one_sided",
+  "histogram_distance",
+  "checksum_same",
+  "cosine",
+  "euclidean",
+  "relative",
+  "max_abs",
+  "max_rel",
+  "within_1e3",
+  "within_5e3",
+  "max_ulp",
+  "mismatched",
+] as const;
+
+export type PairName = (typeof PAIRS)[number];

@@ -30,7 +30,7 @@ export const BADGES: readonly Badge[] = [
 export const ANOMALY = BADGES.reduce((bits, badge) => bits | badge.bit, 0);
 
 /** Status names by code, each with what to tell the reader; `terms.STATUSES` in the same order. */
-const STATUSES: readonly (readonly [name: string, reason: string])[] = [
+export const STATUSES: readonly (readonly [name: string, reason: string])[] = [
   ["ok", "measured"],
   ["empty", "the tensor has no elements"],
   ["no finite", "no element is finite"],
@@ -42,8 +42,11 @@ const STATUSES: readonly (readonly [name: string, reason: string])[] = [
   ["private format", "the device keeps it in a private format"],
   ["vmapped", "inside vmap there are no values to read"],
   ["failed", "the probe failed here; the model was not affected"],
+  ["not asked", "only the structure was asked for"],
+  ["has NaN", "the dump says that there are NaN, not how many"],
+  ["has Inf", "the dump says that there are infinities, not how many"],
 ];
-const FAILED = STATUSES.length - 1;
+const FAILED = 10;
 
 export function statusName(code: number): string {
   return STATUSES[code]?.[0] ?? "no record";
@@ -79,3 +82,20 @@ export function severity(bits: number, status: number): number {
   if (bits & ABSENT_BIT) return status === FAILED ? 20 : 10;
   return 0;
 }
+
+export interface VerdictWord {
+  glyph: string;
+  word: string;
+  tone: Tone | "good" | "quiet";
+  why: string;
+}
+
+/** What is said of a pair, by the names that the Python side uses. */
+export const VERDICTS: Record<string, VerdictWord> = {
+  diverged: { glyph: "✕", word: "diverged", tone: "bad", why: "more than rounding and what came in explain" },
+  only_in_baseline: { glyph: "◁", word: "baseline only", tone: "warn", why: "the candidate has nothing to compare with" },
+  only_in_candidate: { glyph: "▷", word: "candidate only", tone: "warn", why: "the baseline has nothing to compare with" },
+  not_comparable: { glyph: "–", word: "not comparable", tone: "warn", why: "a side has no numbers" },
+  close: { glyph: "≈", word: "close", tone: "quiet", why: "explained by rounding" },
+  same: { glyph: "✓", word: "same", tone: "good", why: "every number agrees" },
+};

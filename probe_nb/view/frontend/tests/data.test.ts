@@ -25,7 +25,7 @@ function data(given = {}): Data {
 }
 
 function choice(given: Partial<Choice> = {}): Choice {
-  return { query: "", role: "", anomalies: false, order: { by: "execution", descending: false }, ...given };
+  return { query: "", role: "", anomalies: false, verdicts: new Set(), order: { by: "execution", descending: false }, ...given };
 }
 
 function sorted(by: string, descending: boolean): number[] {

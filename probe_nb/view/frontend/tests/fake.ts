@@ -44,6 +44,7 @@ export function status(given: Partial<Status> = {}): Status {
       float8_e4m3fn: [-9, 8, 448],
       float8_e5m2: [-16, 15, 57344],
     },
+    comparison: null,
     ...given,
   };
 }

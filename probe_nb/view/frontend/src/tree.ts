@@ -1,0 +1,184 @@
+/**
+ * Rows that fold: modules by their path, and what only follows from a divergence.
+ *
+ * A folded list is still one list of numbers: a row of the table is a site (0 and up) or a group, written as -1 for
+ * the first one, -2 for the second, so that the table stays one that knows only rows of one height.
+ */
+import { gravity, type Data } from "./data";
+import { plural } from "./format";
+import { ANOMALY, VERDICTS, type Tone } from "./words";
+
+export interface Mark {
+  glyph: string;
+  word: string;
+  tone: Tone | "good" | "quiet";
+  count: number;
+}
+
+export interface Group {
+  key: string;
+  name: string;
+  depth: number;
+  /** How many rows are inside, at any depth. */
+  size: number;
+  open: boolean;
+  marks: Mark[];
+}
+
+export interface Listed {
+  rows: number[];
+  groups: Group[];
+}
+
+/** Rows as they are, without groups. */
+export function flat(rows: number[]): Listed {
+  return { rows, groups: [] };
+}
+
+interface Node {
+  name: string;
+  key: string;
+  /** Sites and modules inside, in execution order. */
+  items: (number | Node)[];
+  children: Map<string, Node>;
+  size: number;
+}
+
+function node(name: string, key: string): Node {
+  return { name, key, items: [], children: new Map(), size: 0 };
+}
+
+/** Group rows by module path; `open` holds the keys of what is unfolded. */
+export function treeOf(data: Data, rows: readonly number[], open: ReadonlySet<string>): Listed {
+  const root = node("", "");
+  for (const row of rows) {
+    let at = root;
+    at.size++;
+    for (const part of partsOf(data, row)) {
+      let next = at.children.get(part);
+      if (!next) {
+        next = node(part, `${at.key}\u0000${part}`);
+        at.children.set(part, next);
+        at.items.push(next);
+      }
+      at = next;
+      at.size++;
+    }
+    at.items.push(row);
+  }
+  const listed: Listed = { rows: [], groups: [] };
+  for (const item of root.items) list(item, 0, data, open, listed);
+  return listed;
+}
+
+/** The groups a row is in, from the outermost: what to open to see it. */
+export function ancestors(data: Data, row: number): string[] {
+  let key = "";
+  return partsOf(data, row).map((part) => (key += `\u0000${part}`));
+}
+
+function partsOf(data: Data, row: number): readonly string[] {
+  return data.sites.parts[row] ?? [];
+}
+
+function list(item: number | Node, depth: number, data: Data, open: ReadonlySet<string>, listed: Listed): void {
+  if (typeof item === "number") {
+    listed.rows.push(item);
+    return;
+  }
+  let [at, name] = [item, item.name];
+  // a module that only holds another one is no step of its own
+  for (let only = at.items[0]; at.items.length === 1 && typeof only === "object"; only = at.items[0]) {
+    at = only;
+    name += `.${at.name}`;
+  }
+  const unfolded = open.has(at.key);
+  const marks = marksOf(data, sitesIn(at));
+  listed.groups.push({ key: at.key, name, depth, size: at.size, open: unfolded, marks });
+  listed.rows.push(-listed.groups.length);
+  if (unfolded) for (const each of at.items) list(each, depth + 1, data, open, listed);
+}
+
+function sitesIn(at: Node, found: number[] = []): number[] {
+  for (const item of at.items) {
+    if (typeof item === "number") found.push(item);
+    else sitesIn(item, found);
+  }
+  return found;
+}
+
+/** What is unusual among some rows, gravest first. */
+export function marksOf(data: Data, rows: readonly number[]): Mark[] {
+  const found = new Map<string, Mark & { rank: number }>();
+  const add = (word: string, glyph: string, tone: Mark["tone"], rank: number): void => {
+    const known = found.get(word);
+    if (known) known.count++;
+    else found.set(word, { word, glyph, tone, rank, count: 1 });
+  };
+  const compared = data.status.comparison !== null;
+  for (const row of rows) {
+    if (compared) {
+      const name = data.verdict(row);
+      const about = VERDICTS[name];
+      if (about && name !== "same" && name !== "close") add(about.word, about.glyph, about.tone, gravity(data, row));
+    } else {
+      data.badges(row).forEach(({ bit, word, glyph, tone }, rank) => {
+        if (bit & ANOMALY) add(word, glyph, tone, -rank);
+      });
+    }
+  }
+  return [...found.values()].sort((a, b) => b.rank - a.rank).map(({ rank: _, ...mark }) => mark);
+}
+
+/** Fewer rows than this are no group. */
+const LEAST = 4;
+
+/** Fold consecutive rows that only follow from a divergence before them. */
+export function folded(data: Data, rows: readonly number[], open: ReadonlySet<string>): Listed {
+  const listed: Listed = { rows: [], groups: [] };
+  for (let begin = 0, end = 0; begin < rows.length; begin = end) {
+    end = endOf(data, rows, begin);
+    const inside = rows.slice(begin, end);
+    if (end - begin < LEAST) listed.rows.push(...inside);
+    else {
+      const key = keyOf(data, inside[0] as number);
+      const unfolded = open.has(key);
+      const name = `${plural(inside.length, "row")} that follow from it`;
+      listed.groups.push({ key, name, depth: 0, size: inside.length, open: unfolded, marks: modulesOf(data, inside) });
+      listed.rows.push(-listed.groups.length, ...(unfolded ? inside : []));
+    }
+  }
+  return listed;
+}
+
+/** The key of the group that `folded` puts a row into. */
+export function groupOf(data: Data, rows: readonly number[], row: number): string {
+  let first = rows.indexOf(row);
+  while (first > 0 && of(data, rows[first] as number) > 0 && endOf(data, rows, first - 1) > first) first--;
+  return keyOf(data, rows[first] ?? -1);
+}
+
+function keyOf(data: Data, row: number): string {
+  return `follows\u0000${data.sites.keys[row]}`;
+}
+
+/** Where the rows end that follow from the same divergence as the first one. */
+function endOf(data: Data, rows: readonly number[], begin: number): number {
+  const origin = of(data, rows[begin] as number);
+  let end = begin + 1;
+  while (origin > 0 && end < rows.length && of(data, rows[end] as number) === origin) end++;
+  return end;
+}
+
+function of(data: Data, row: number): number {
+  return data.follows(row) ? data.pair("follows", row) : 0;
+}
+
+const NAMED = 3;
+
+/** The modules of a group, as far as there is room for names. */
+function modulesOf(data: Data, rows: readonly number[]): Mark[] {
+  const names = [...new Set(rows.map((row) => data.sites.paths[row] ?? ""))];
+  const more = names.length > NAMED ? ` and ${names.length - NAMED} more` : "";
+  return [{ glyph: "", word: `in ${names.slice(0, NAMED).join(", ")}${more}`, tone: "mute", count: 1 }];
+}
