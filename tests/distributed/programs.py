@@ -33,6 +33,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import probe_nb as probe
 from tests.distributed.collectives import collectives
+from tests.distributed.jobs import JOBS
 from tests.distributed.monitored import monitored
 from tests.models import no_faults
 
@@ -296,5 +297,6 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     ),
     "group destroyed": outlives_the_group,
     "collectives": collectives,
+    **JOBS,
     "monitored": monitored,
 }

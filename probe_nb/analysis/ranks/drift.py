@@ -109,7 +109,9 @@ class Drift:
         start = not stepped and step == first
         when = f"after the optimizer step of step {step}" if stepped else f"from step {step} on"
         when = f"from the start, step {step}" if start else when
-        detail, advice = (self._started(), _START) if start else self._cause(step, stepped=stepped)
+        detail, advice = (
+            (self._started(step), _START) if start else self._cause(step, stepped=stepped)
+        )
         number = len(np.unique(params.data["site"][here]))
         names = list(dict.fromkeys(_name(params.sites[c]) for c in params.data["site"][here]))
         more = f" and {number - _NAMED} more" if number > _NAMED else ""
@@ -127,10 +129,12 @@ class Drift:
             value=number,
         )
 
-    def _started(self) -> list[str]:
+    def _started(self, step: int) -> list[str]:
+        """Say how many were the same then."""
         params = self._params
+        then = self._compared & self._forward() & (params.data["step"] == step)
         sites = params.data["site"]
-        same = len(np.unique(sites[self._compared])) - len(np.unique(sites[self._differ]))
+        same = len(np.unique(sites[then])) - len(np.unique(sites[then & self._differ]))
         return [f"{plural(same, 'other')} {'is' if same == 1 else 'are'} the same"] if same else []
 
     def _cause(self, step: int, *, stepped: bool) -> tuple[list[str], str]:
