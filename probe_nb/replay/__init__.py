@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import torch
+
 from probe_nb.analysis.compare.rounding import lowest
 from probe_nb.errors import SelectionError
+from probe_nb.observe.aside import aside
 from probe_nb.replay.result import Replay, told
 from probe_nb.replay.side import Part, Records, Wish
 from probe_nb.store.kept import Kept, of_call
@@ -50,10 +53,11 @@ def replay(
     lowest(tolerance)
     _check(runs, of, api)
     wish = Wish(of, dict(inputs or {}), state, tolerance)
-    parts = [
-        Part(name, runs[name].run, call, wish) for name, call in _calls(runs, api, where).items()
-    ]
-    sides = [part.make() for part in parts]
+    with aside(), torch.inference_mode(mode=False), torch.no_grad():
+        calls = _calls(runs, api, where)
+        parts = [Part(name, runs[name].run, call, wish) for name, call in calls.items()]
+        places = [(part.at.module, part.kind) for part in parts]
+        sides = [part.make(places) for part in parts]
     at = parts[0].at
     about = {name: getattr(at, name) for name in ("model", "module", "api", "step", "call")}
     return told(sides, about | {"micro_step": at.micro_step, "type": parts[0].kind})

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from probe_nb.analysis.compare.rounding import EXTREME, WHOLE
+from probe_nb.analysis.compare.rounding import EXTREME, UNITS, WHOLE
 from probe_nb.analysis.compare.tensors import apart
 from probe_nb.analysis.words import number, plural
 from probe_nb.replay.result import ABOVE, NOT_JUDGED, WITHIN
@@ -25,19 +25,22 @@ def judged(told: Tensor, truth: Tensor, draws: Sequence[Tensor], factor: float) 
 
     The error is the norm of the difference over that of the truth; `worst` is the largest
     difference of an element over the largest element. Rounding explains `WHOLE` times the largest
-    error, and `EXTREME` times the largest worst, of the draws, and what is lost below the smallest
-    normal number of the format.
+    error, and `EXTREME` times the largest worst, of the draws, of which each is at least one
+    rounding of the result; and what is lost below the smallest normal number of the format.
     """
     if told.shape != truth.shape:
         return unknown(f"its shape is {tuple(truth.shape)} in float64")
     if not _is_broken(told) or not _is_broken(truth):
         return _of_whole(told, truth)
-    device, exact, overflown = _reached(told, truth)
+    held = ~_beyond(told, truth)
+    device, exact, overflown = _flat(told)[held], _flat(truth)[held], int((~held).sum())
     errors = _errors(device, exact)
-    drawn = [_errors(_flat(each), exact) for each in draws if each.shape == truth.shape]
+    drawn = [_errors(_flat(each)[held], exact) for each in draws if each.shape == truth.shape]
+    whole, element = (max((each[n] for each in drawn), default=0.0) for n in (0, 1))
+    once = UNITS.get(_name(told.dtype), 0.0) if whole else 0.0  # of one element draws may cancel
     lost = _lost(told.dtype, exact)
-    bound = factor * WHOLE * max((e for e, _, _ in drawn), default=0.0) + lost[0]
-    worst = factor * EXTREME * max((w for _, w, _ in drawn), default=0.0) + lost[1]
+    bound = factor * WHOLE * max(whole, once) + lost[0]
+    worst = factor * EXTREME * max(element, once) + lost[1]
     ratio = max(_over(errors[0], bound), _over(errors[1], worst))
     row = {
         "error": errors[0],
@@ -88,17 +91,16 @@ def _of_whole(told: Tensor, truth: Tensor) -> dict[str, Any]:
     }
 
 
-def _reached(told: Tensor, truth: Tensor) -> tuple[Floats, Floats, int]:
-    """Return both as numbers, without the elements that the format cannot hold, and their count."""
+def _beyond(told: Tensor, truth: Tensor) -> NDArray[np.bool_]:
+    """Tell which elements the format cannot hold, where the device has Inf or its largest."""
     device, exact = _flat(told), _flat(truth)
     if told.is_complex():
-        return device, exact, 0
-    with np.errstate(over="ignore"):
-        rounded = truth.to(told.dtype).double().numpy().reshape(-1)
+        return np.zeros(device.shape, np.bool_)
     largest = torch.finfo(told.dtype).max
+    rounded = _flat(truth.to(told.dtype))
     beyond = np.isfinite(exact) & (~np.isfinite(rounded) | (np.abs(exact) > largest))
-    agrees = beyond & ((device == rounded) | (np.abs(device) >= largest) & (device * exact > 0))
-    return device[~agrees], exact[~agrees], int(agrees.sum())
+    found: NDArray[np.bool_] = beyond & (np.abs(device) >= largest) & ((device > 0) == (exact > 0))
+    return found
 
 
 def _flat(value: Tensor) -> Floats:

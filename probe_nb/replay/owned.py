@@ -26,11 +26,15 @@ _HEX: Final = 8
 _ROLES: Final = ("param", "buffer")
 
 
-def module_at(of: Any, path: str, kind: str) -> nn.Module:
+def module_at(of: Any, places: Sequence[tuple[str, str]]) -> nn.Module:
     """Return the module of a path in a model; or the model itself, where it is that module.
 
+    Args:
+        of: The model, or the module.
+        places: The path and the class that it has in each run.
+
     Raises:
-        ModelError: It is no module.
+        ModelError: `of` is no module.
         SelectionError: It has no such module.
     """
     if not isinstance(of, nn.Module):
@@ -39,15 +43,16 @@ def module_at(of: Any, path: str, kind: str) -> nn.Module:
             f"{type(of).__name__}."
         )
     found = add_modules({}, "model", of)
-    for each in found:
-        if path in (each.path, *each.aliases):
-            module = each.module()
-            if module is not None:
-                return module
-    alone = found[0].module()
-    if alone is not None and found[0].type == kind:
-        return alone
-    near = closest(path, [each.path for each in found])
+    known = {path: each for each in found for path in (each.path, *each.aliases)}
+    there = [(known[path], kind) for path, kind in places if path in known]
+    there.sort(key=lambda each: each[0].type != each[1])  # those of the right class first
+    alone = [found[0]] if found[0].type in {kind for _, kind in places} else []
+    for each in [*(each for each, _ in there), *alone]:
+        module = each.module()
+        if module is not None:
+            return module
+    path, kind = places[0]
+    near = closest(path, list(known))
     raise SelectionError(
         f"`of` has no module `{shown(path)}`, and is no {kind or 'module of its class'} itself."
         f"{near} Give the model that was watched, or the module."

@@ -24,6 +24,8 @@ COLUMNS: Final = (
 _FAR: Final = 2.0
 """From here on one run is said to be further from the truth than another."""
 
+_TENS: Final = 10.0
+
 
 @dataclass(frozen=True, repr=False)
 class Replay:
@@ -182,7 +184,7 @@ def _of_two(one: Side, other: Side, name: str) -> str:
     elif small == 0:
         apart = f"the {near.name} is exact at {name} and the {far.name} is not"
     else:
-        times = number(float(f"{many:.2g}"))
+        times = f"{float(f'{many:.2g}'):,g}" if many < _TENS else f"{float(f'{many:.2g}'):,.0f}"
         apart = (
             f"the {far.name} is {times} times further from the truth than the {near.name} at {name}"
         )

@@ -121,13 +121,11 @@ def _copy(value: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def _undisturbed(seed: int) -> Iterator[None]:
-    """Draw from generators seeded anew, and put back where they were; watch and cast nothing."""
+    """Draw from generators seeded anew, and put back where they were; cast nothing."""
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(torch._C.DisableTorchFunction())  # noqa: SLF001
             stack.enter_context(torch.autocast("cpu", enabled=False))
-            stack.enter_context(torch.inference_mode(mode=False))
             fused = torch.backends.mha.get_fastpath_enabled()
             stack.callback(torch.backends.mha.set_fastpath_enabled, fused)
             torch.backends.mha.set_fastpath_enabled(False)

@@ -27,7 +27,7 @@ from probe_nb.store.kept import Kept
 from probe_nb.store.values import Values
 from probe_nb.terms import RunInfo
 
-DRAWS: Final = 4
+DRAWS: Final = 6
 """Replays with noise, and as many with inputs that are off by a rounding."""
 
 _SEEDS: Final = (1, 2)
@@ -83,12 +83,18 @@ class Part:
         self.kind = str(self._own["type"].iloc[0]) if len(self._own) else self.at.type
         self._owned = Owned(self.rows, run.tensors.known(), self.at)
         self._arguments = fed.arguments(call, run.value_table, wish.inputs)
+        self._places: Sequence[tuple[str, str]] = ()
         self._knows_values = len(run.value_table) > 0
         coarsest = _coarsest([each.dtype for each in self._inputs()])
         self._moved_by = max(coarsest, _SINGLE) if coarsest else 0.0
 
-    def make(self) -> Side:
-        """Replay, and measure what the run has beside that."""
+    def make(self, places: Sequence[tuple[str, str]]) -> Side:
+        """Replay, and measure what the run has beside that.
+
+        Args:
+            places: The path and the class of the module, in each run.
+        """
+        self._places = places
         kept = self._compared()
         try:
             replays = self._replays()
@@ -159,14 +165,18 @@ class Part:
         unit, narrowed = self._unit(task.called)
         noises = [Noise(unit, seed, narrowed=narrowed) for seed in range(DRAWS)]
         draws = [task.run(_SEEDS[0], noise) for noise in noises]
-        moved = []
-        directions = [Noise(unit, seed, narrowed=False) for seed in range(DRAWS)]
-        moved = [
-            task.run(_SEEDS[0], change=partial(each.off, size=self._moved_by))
-            for each in directions
-            if self._moved_by
-        ]
-        return truth, draws, moved
+        return truth, draws, self._moved(task)
+
+    def _moved(self, task: Task) -> list[Replayed]:
+        """Return what inputs give that are off by a rounding; nothing if they are refused."""
+        if not self._moved_by:
+            return []
+        directions = [Noise(self._moved_by, seed, narrowed=False) for seed in range(DRAWS)]
+        changes = [partial(each.off, size=self._moved_by) for each in directions]
+        try:
+            return [task.run(_SEEDS[0], change=each) for each in changes]
+        except Unanswerable:  # a probability must not be above 1
+            return []
 
     def _inputs(self) -> list[Kept]:
         return [each for each in self._call if each.role == "input"]
@@ -199,7 +209,7 @@ class Part:
         return function_named(self.at.api) if of is None else of
 
     def _module(self) -> nn.Module:
-        module = module_at(self._wish.of, self.at.module, self.kind)
+        module = module_at(self._wish.of, self._places)
         copy, left = wide_copy(module)
         if left:
             many = plural(left, "hook")

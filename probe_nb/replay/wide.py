@@ -12,6 +12,7 @@ a softmax, by the unit roundoff of float32 at most.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -53,6 +54,15 @@ _BASIC: Final = frozenset(
 
 _FUNCTION: Final = 4.0
 """Units of float32 that the value of a function may be off by."""
+
+_ONE_BY_ONE: Final = (
+    *("pad", "pool", "upsample", "scatter", "index_add", "index_put", "embedding_dense_backward"),
+    *("grid_sampler", "col2im", "cumsum", "cumprod"),
+)
+"""Parts of the names of operators that add in the format itself, one term after the other."""
+
+_FEWEST: Final = 4
+"""Terms that these add at least where anything is added."""
 
 _EXACT: Final = frozenset(
     (
@@ -125,26 +135,37 @@ class Noise:
 
     def around(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         """Run an operator whose operands and result are off by as much as rounding explains."""
-        before: float = self._inner
-        terms: float | None = _terms(name, args)
-        if terms is not None:
-            before = math.sqrt(terms) * self._inner + (self.unit if self.narrowed else 0.0)
-        elif _is_pointwise(func, name):
-            before, terms = 0.0, 0 if name in _BASIC else _FUNCTION**2
+        before, added = self._sizes(func, name, args)
+        moved = args
         if before and not func._schema.is_mutable:  # noqa: SLF001
-            args = tree_map(lambda each: self.off(each, before), args)
+            moved = tree_map(lambda each: self.off(each, before), args)
         given = {id(each) for each in args if isinstance(each, Tensor)}
-        largest = max((each for each in args if _is_float(each)), key=Tensor.numel, default=None)
-        result = tree_map(_wide, func(*args, **kwargs))
+        try:
+            result = tree_map(_wide, func(*moved, **kwargs))
+        except RuntimeError:  # it wants a probability, which may not be above 1
+            result = tree_map(_wide, func(*args, **kwargs))
 
         def written(value: Any) -> Any:
-            if not _is_float(value):
-                return value
-            several = _behind(largest, value) if terms is None else terms
-            rounded = self.off(value, self.unit + math.sqrt(several) * self._inner)
+            if not _is_float(value) or bool(((value == 0) | (value == 1)).all()):
+                return value  # flags are exact
+            rounded = self.off(value, self.unit + added(value))
             return value.copy_(rounded) if id(value) in given else rounded
 
         return tree_map(written, result)
+
+    def _sizes(self, func: Any, name: str, args: Any) -> tuple[float, Callable[[Tensor], float]]:
+        """Return how far operands are off, and what adding costs a result beside one rounding."""
+        terms = _terms(name, args)
+        if terms is not None:
+            summed = math.sqrt(terms) * self._inner
+            return summed + (self.unit if self.narrowed else 0.0), lambda _: summed
+        if _is_pointwise(func, name):
+            more = 0.0 if name in _BASIC else _FUNCTION * self._inner
+            return 0.0, lambda _: more
+        largest = max((each for each in args if _is_float(each)), key=Tensor.numel, default=None)
+        if any(part in name for part in _ONE_BY_ONE):
+            return self._inner, lambda v: self.unit * math.sqrt(max(_FEWEST, _folded(largest, v)))
+        return self._inner, lambda v: self._inner * math.sqrt(_behind(largest, v))
 
     def off(self, value: Any, size: float) -> Any:
         """Return a tensor with every element larger or smaller by this part of itself."""
@@ -207,8 +228,11 @@ def _terms(name: str, args: Any) -> int | None:
     return None
 
 
+def _folded(largest: Tensor | None, result: Tensor) -> int:
+    """Return how many elements of the largest operand there are for each of the result."""
+    return 1 if largest is None else max(1, largest.numel() // max(1, result.numel()))
+
+
 def _behind(largest: Tensor | None, result: Tensor) -> int:
-    """Return how many terms are behind one element of what else adds: a sum, a norm, a softmax."""
-    if largest is None:
-        return 0
-    return int(max(1, *largest.shape, largest.numel() // max(1, result.numel())))
+    """Return the same, or the longest dimension, along which a norm or a softmax may add."""
+    return max(_folded(largest, result), *(() if largest is None else largest.shape), 1)
