@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from probe_nb.dump.keys import Key, Part
+from probe_nb.dump.numbers import OURS
 from probe_nb.dump.reports import Report
 from probe_nb.store.values import KINDS
 from probe_nb.terms import Direction, Role, printable
@@ -120,6 +121,23 @@ def _is_leaf(node: dict[str, Any]) -> bool:
 def is_tensor(node: Any) -> bool:
     """Tell whether a value is a tensor."""
     return isinstance(node, dict) and _is_leaf(node) and "shape" in node and "dtype" in node
+
+
+def ours_of(node: Any) -> dict[str, Any]:
+    """Return what probe_nb wrote of a tensor beside what msProbe has a word for."""
+    ours = node.get(OURS)
+    return ours if isinstance(ours, dict) else {}
+
+
+def said_of(key: Key, entry: Any) -> dict[str, Any]:
+    """Return what probe_nb wrote of the first tensor of an entry, where all say the same."""
+    everything = seen_in(key, entry, lambda _: None)
+    return next((ours_of(each.node) for each in everything if is_tensor(each.node)), {})
+
+
+def text_of(value: Any, instead: str) -> str:
+    """Return a text that a file has, or something else where there is none."""
+    return printable(value[:_LONGEST]) if isinstance(value, str) else instead
 
 
 def value_of(node: Any) -> tuple[str, Any]:

@@ -173,7 +173,8 @@ class Reader:
         return {
             "level": LEVELS.get(said["level"], said["level"]),
             "roles": list(_ROLES),
-            "dump": dump | {"listed": self._listed, "wrapped": self._wrapped},
+            "dump": dump
+            | {"ours": self._tables.ours, "listed": self._listed, "wrapped": self._wrapped},
         }
 
     def _introduce(self, path: Path, info: RunInfo) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from probe_nb.dump.arrays import Saved
-from probe_nb.dump.entries import Seen, is_tensor, seen_in, value_of
+from probe_nb.dump.entries import Seen, is_tensor, ours_of, seen_in, text_of, value_of
 from probe_nb.dump.facts import Facts, facts_of
 from probe_nb.dump.folders import Folder
-from probe_nb.dump.numbers import OURS, numbers_of
+from probe_nb.dump.numbers import numbers_of
 from probe_nb.dump.reports import Report
 from probe_nb.dump.rows import Order, Rows, What, When
 from probe_nb.dump.walk import Entry, Spot
@@ -25,17 +25,34 @@ _MANY: Final = 10_000
 _LARGEST: Final = 2**31 - 1
 
 
+class At(NamedTuple):
+    """Which call something was in."""
+
+    micro_step: int
+    call: int
+    backward: int
+
+
 class Tables:
-    """The tables of the run that is read, and the codes of its sites."""
+    """The tables of the run that is read, and the codes of its sites.
+
+    Attributes:
+        columns: Of its records.
+        values: Of what is no tensor.
+        written: How many records there are.
+        ours: probe_nb wrote what is read.
+        device: The code of no device.
+    """
 
     def __init__(self, columns: Columns, values: Values) -> None:
         """Write into these."""
         self.columns, self.values = columns, values
         self.written = 0
+        self.ours = False
         self._sites: dict[Site, int] = {}
         self.device = columns.tables.devices.code("")
 
-    def what(self, site: Site, facts: Facts, call: int, backward: int, micro_step: int) -> What:
+    def what(self, site: Site, facts: Facts, at: At) -> What:
         """Return the codes of a tensor."""
         tables = self.columns.tables
         known = len(tables.dtypes.values) < _MANY
@@ -45,9 +62,9 @@ class Tables:
             tables.dtypes.code(facts.dtype if known else "other"),
             tables.shapes.code(facts.shape),
             ABSENT if checksum is None else tables.checksums.code(checksum),
-            call,
-            backward,
-            micro_step,
+            at.call,
+            at.backward,
+            at.micro_step,
             facts.numel,
             facts.requires_grad,
         )
@@ -102,7 +119,7 @@ class StepRecords:
             when = _when(entry, seen)
             if not is_tensor(seen.node):
                 site, order = site_of(entry.spot, seen), self._rows.order(when)
-                self._values.add(order, site, value_of(seen.node), call_of(entry))
+                self._values.add(order, site, value_of(seen.node), at_of(entry, {}).call)
                 continue
             try:
                 facts = facts_of(seen.node)
@@ -112,18 +129,17 @@ class StepRecords:
             self._tensor(entry, seen, when, facts)
 
     def _tensor(self, entry: Entry, seen: Seen, when: When, facts: Facts) -> None:
-        ours = seen.node.get(OURS)
-        ours = ours if isinstance(ours, dict) else {}
+        ours = ours_of(seen.node)
+        self._tables.ours |= bool(ours)
         site = site_of(entry.spot, seen, facts.part, ours)
-        micro_step = _place(ours.get("micro_step"))
-        what = self._tables.what(site, facts, call_of(entry), backward_of(entry), micro_step)
+        what = self._tables.what(site, facts, at_of(entry, ours))
         self._rows.add(when, what, numbers_of(seen.node, facts.numel))
 
     def saved(self, saved: Saved) -> None:
         """Take in an array that was saved."""
         facts = Facts(saved.dtype, saved.shape, saved.numel, False, None, "")
         backward = 0 if saved.backward else ABSENT
-        what = self._tables.what(site_of_saved(saved), facts, saved.call, backward, 0)
+        what = self._tables.what(site_of_saved(saved), facts, At(0, saved.call, backward))
         self._rows.add(When(saved.call, int(saved.backward), 0), what, saved.numbers)
 
     def write(self) -> None:
@@ -149,27 +165,27 @@ def _when(entry: Entry, seen: Seen) -> When:
     return When(entry.place, 1, 0) if late else When(entry.begin, 0, -entry.place)
 
 
-def call_of(entry: Entry) -> int:
-    """Return the number of the call; gradients of parameters are of none."""
-    return 0 if entry.key.kind == "parameters_grad" else entry.key.call or 0
+def at_of(entry: Entry, ours: dict[str, Any]) -> At:
+    """Return which call an entry is of.
 
-
-def backward_of(entry: Entry) -> int:
-    """Return how often a backward had been there; of a parameter that is what is counted."""
-    if entry.key.kind == "parameters_grad":
-        return entry.key.call or 0
-    return 0 if entry.key.direction == "backward" else ABSENT
+    Gradients of parameters are of none, and how often one was added is what is counted there. What
+    probe_nb wrote says how it counted itself.
+    """
+    number, key = entry.key.call or 0, entry.key
+    of_parameters = key.kind == "parameters_grad"
+    backward = number if of_parameters else 0 if key.direction == "backward" else ABSENT
+    return At(
+        _place(ours.get("micro_step"), 0),
+        _place(ours.get("call"), 0 if of_parameters else number),
+        _place(ours.get("backward"), backward),
+    )
 
 
 def site_of(spot: Spot, seen: Seen, part: str = "", ours: dict[str, Any] | None = None) -> Site:
-    """Return where something was seen; what probe_nb wrote says where it saw it itself."""
-    ours = ours or {}
-    leaf = _text(ours.get("leaf"), f"{seen.leaf}{part}")
-    module = _text(ours.get("module"), spot.module)
-    kind = _text(ours.get("type"), spot.type)
-    model = spot.model or ("model" if module or kind else "")
+    """Return where something was seen; what probe_nb wrote says what it called it itself."""
+    leaf = text_of((ours or {}).get("leaf"), f"{seen.leaf}{part}")
     role, direction, _ = seen.where
-    return Site(model, module, kind, spot.api, direction, role, leaf)
+    return Site(*spot, direction, role, leaf)
 
 
 def site_of_saved(saved: Saved) -> Site:
@@ -178,9 +194,5 @@ def site_of_saved(saved: Saved) -> Site:
     return Site("", "", "", printable(saved.name), way, "value", "")
 
 
-def _place(value: Any) -> int:
-    return value if type(value) is int and 0 <= value <= _LARGEST else 0
-
-
-def _text(value: Any, instead: str) -> str:
-    return printable(value[:1_000]) if isinstance(value, str) else instead
+def _place(value: Any, instead: int) -> int:
+    return value if type(value) is int and 0 <= value <= _LARGEST else instead

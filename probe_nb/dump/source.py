@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from probe_nb.dump import arrays, folders
-from probe_nb.dump.entries import Seen, is_tensor, seen_in
+from probe_nb.dump.entries import Seen, is_tensor, ours_of, seen_in
 from probe_nb.dump.facts import Facts, facts_of
 from probe_nb.dump.folders import Folder
-from probe_nb.dump.numbers import OURS
-from probe_nb.dump.records import backward_of, call_of, site_of, site_of_saved
+from probe_nb.dump.records import At, at_of, site_of, site_of_saved
 from probe_nb.dump.tensor_files import TensorFile, bytes_in, refusal
 from probe_nb.dump.walk import Entry, Walk
 from probe_nb.store.keeping import Tensors
@@ -84,8 +83,8 @@ def _of_entry(folder: Folder, entry: Entry, seen: Seen) -> Iterator[Kept]:
         facts = facts_of(seen.node)
     except ValueError:
         return
-    site = site_of(entry.spot, seen, facts.part, seen.node.get(OURS))
-    kept = _kept(folder, site, facts, call_of(entry), backward_of(entry))
+    ours = ours_of(seen.node)
+    kept = _kept(folder, site_of(entry.spot, seen, facts.part, ours), facts, at_of(entry, ours))
     name = seen.node["data_name"]
     if why := refusal(name):
         kept.drop(why)
@@ -100,12 +99,13 @@ def _of_array(folder: Folder, name: str) -> Iterator[Kept]:
     except ValueError:
         return
     facts = Facts(saved.dtype, saved.shape, saved.numel, False, None, "")
-    kept = _kept(folder, site_of_saved(saved), facts, saved.call, 0 if saved.backward else ABSENT)
+    at = At(0, saved.call, 0 if saved.backward else ABSENT)
+    kept = _kept(folder, site_of_saved(saved), facts, at)
     _find(kept, folder.file(name), folder)
     yield kept
 
 
-def _kept(folder: Folder, site: Site, facts: Facts, call: int, backward: int) -> Kept:
+def _kept(folder: Folder, site: Site, facts: Facts, at: At) -> Kept:
     return Kept(
         model=site.model,
         module=site.module,
@@ -114,9 +114,9 @@ def _kept(folder: Folder, site: Site, facts: Facts, call: int, backward: int) ->
         role=site.role,
         leaf=site.leaf,
         step=folder.step,
-        micro_step=0,
-        call=call,
-        backward=backward,
+        micro_step=at.micro_step,
+        call=at.call,
+        backward=at.backward,
         dtype=facts.dtype,
         shape=facts.shape,
         bytes=bytes_in(facts.dtype, facts.numel),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from probe_nb.dump.entries import said_of, text_of
 from probe_nb.dump.folders import CONSTRUCT, DEBUG, Folder, trouble
 from probe_nb.dump.keys import Key, spell
 from probe_nb.dump.nesting import Names, Nesting
@@ -109,7 +110,10 @@ class Walk:
         begin = place
         if key.kind != "parameters_grad":
             begin = self.nesting.begin(name, key, self.names.path(key.name), place)
-        yield Entry(name, key, self.spot(name, key), begin, place, body)
+        spot = self.spot(name, key)
+        if key.kind == "api":
+            spot = _said(said_of(key, body), spot)
+        yield Entry(name, key, spot, begin, place, body)
 
     def _value(self, key: Key) -> Key:
         """Tell the gradient of `x` from a value whose name is `x_grad`."""
@@ -139,6 +143,14 @@ class Walk:
     @staticmethod
     def _model(key: Key) -> str:
         return "model" if key.model is None else str(key.model)
+
+
+def _said(ours: dict[str, Any], spot: Spot) -> Spot:
+    """Return where a function was called; what probe_nb wrote says where it saw it itself."""
+    if not isinstance(ours.get("module"), str):
+        return spot
+    module, kind = text_of(ours["module"], ""), text_of(ours.get("type"), spot.type)
+    return Spot(text_of(ours.get("model"), spot.model or "model"), module, kind, spot.api)
 
 
 def _about(path: Path, report: Report) -> Report:

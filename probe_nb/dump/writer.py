@@ -78,7 +78,7 @@ def wanted(
         task = "structure" if run.info.config.get("structure") else task
     if task not in TASKS:
         raise ConfigError(f"`task` is {task!r}; give one of {', '.join(TASKS)}.")
-    listed = len(names) > 1 if listed is None else listed
+    listed = (len(names) > 1 or bool(_read(run).get("listed"))) if listed is None else listed
     files = task == "tensor" if files is None else files
     return Wanted(task, listed, names, ours, extra_info, files)
 
@@ -138,8 +138,8 @@ def write_into(
         rank: The rank, -1 where there is none.
         final: Where the folder will be, if it is moved.
     """
-    names = {name: place if how.listed else None for place, name in enumerate(how.models)}
-    entries = Entries(names, run.info.shared)
+    read = _read(run)
+    entries = Entries(_numbered(how, read), run.info.shared, read.get("wrapped"))
     for row in rows_of(run.columns, step, rank):
         entries.add(row)
     for value in run.value_table:
@@ -148,7 +148,8 @@ def write_into(
     files = _tensors(run, folder, step) if how.files else None
     save = (lambda *_: None) if files is None else files.save
     roles = run.info.config.get("roles") or MODULE_ROLES
-    bodies = Bodies(entries, task=how.task, ours=how.ours, save=save, roles=roles)
+    foreign = read.get("ours") is False
+    bodies = Bodies(entries, task=how.task, ours=how.ours, save=save, roles=roles, placed=foreign)
     data, debug = bodies.data(), bodies.debug()
     level = _LEVELS.get(str(run.info.config.get("level")), "") or _level(data)
     place = None if files is None else str((final or folder) / TENSORS)
@@ -167,6 +168,21 @@ def write_into(
     if entries.failed:
         with whole(folder / ERRORS) as file:
             file.write("".join(map(_failed, entries.failed)).encode())
+
+
+def _read(run: Records) -> dict[str, Any]:
+    """Return what is known of the dump that a run was read from, if from one."""
+    found = run.info.config.get("dump")
+    return found if isinstance(found, dict) else {}
+
+
+def _numbered(how: Wanted, read: dict[str, Any]) -> dict[str, int | None]:
+    """Return the index of each model; a dump that was read has it for a name."""
+    if not how.listed:
+        return dict.fromkeys(how.models)
+    if read.get("listed") and all(map(str.isdecimal, how.models)):
+        return {name: int(name) for name in how.models}
+    return {name: place for place, name in enumerate(how.models)}
 
 
 def _tensors(run: Records, folder: Path, step: int) -> tensors.Saved:

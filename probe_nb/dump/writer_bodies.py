@@ -10,7 +10,7 @@ from probe_nb.dump.keys import Key, Part, tensor_name
 from probe_nb.dump.writer_entries import Entries, Entry, Place, Seen
 from probe_nb.dump.writer_rows import Row
 from probe_nb.dump.writer_tree import Item, as_list, grown, planted
-from probe_nb.terms import MODULE_ROLES
+from probe_nb.terms import MODULE_ROLES, Site
 
 _PARTS: Final = (".shard", ".partial")
 """What a leaf says of a tensor of which a process holds a part."""
@@ -35,6 +35,7 @@ class Bodies:
         ours: bool,
         save: Saver,
         roles: Collection[str] = MODULE_ROLES,
+        placed: bool = False,
     ) -> None:
         """Take entries that are complete.
 
@@ -44,9 +45,11 @@ class Bodies:
             ours: Write also what msProbe has no word for.
             save: Has tensors in files.
             roles: What was recorded: of the rest an entry says nothing, not that there was none.
+            placed: Gradients have the places that they had in a dump of msProbe's own, and not
+                those of the tensors that they are of.
         """
         self._entries, self._task, self._ours, self._save = entries, task, ours, save
-        self._roles = roles
+        self._roles, self._has_places = roles, placed
 
     def data(self) -> list[tuple[Key, Any]]:
         """Return what `dump.json` holds, in its order."""
@@ -119,9 +122,13 @@ class Bodies:
         for part, gradient, role in parts:
             if gradient not in self._roles:
                 continue
+            found = entry.roles.get(gradient, {})
+            if self._has_places:
+                made[part] = as_list(planted(self._placed(entry.key, part, found.values())))
+                continue
             seen = {} if forward is None else forward.roles.get(role, {})
             wanted = _needs if entry.key.kind == "module" else _differs
-            placed = _flat(filter(wanted, seen.values()), entry.roles.get(gradient, {}))
+            placed = _flat(filter(wanted, seen.values()), found)
             made[part] = [
                 None if each is None else self._gradient(entry.key, part, place, each)
                 for place, each in enumerate(placed)
@@ -134,7 +141,8 @@ class Bodies:
 
     def _gradients(self, key: Key, rows: Mapping[str, Row]) -> dict[str, list[Item]]:
         return {
-            name: [self._item(row, tensor_name(key, "", name), name)] for name, row in rows.items()
+            name: [self._item(row, tensor_name(key, "", name), name, key.call or 0)]
+            for name, row in rows.items()
         }
 
     # -- saved values ---------------------------------------------------------------------------
@@ -157,14 +165,24 @@ class Bodies:
 
     # -- tensors --------------------------------------------------------------------------------
 
-    def _item(self, row: Row, name: str, natural: str) -> Item:
+    def _item(self, row: Row, name: str, natural: str, backward: int = 0) -> Item:
         made = values.tensor(row.numbers, kind=_whole(row.site.leaf)[1], task=self._task)
         file = self._save(row, name)
         if file is not None:
             made = _with_file(made, file)
         if self._ours:
-            made[values.OURS] = values.ours(row.numbers, made) | _around(row, natural) | row.bins
+            about = self._around(row.site) | _counted(row, backward)
+            about |= {} if row.site.leaf == natural else {"leaf": row.site.leaf}
+            made[values.OURS] = values.ours(row.numbers, made) | about | row.bins
         return made
+
+    def _around(self, site: Site) -> dict[str, Any]:
+        """Return what was around a function, which its name does not say."""
+        if not site.api or site.role == "value" or not (site.module or site.type):
+            return {}
+        index = self._entries.index(site.model)
+        model = {} if index is None else {"model": str(index)}
+        return {**model, "module": site.module, "type": site.type}
 
 
 def _needs(seen: Seen) -> bool:
@@ -188,6 +206,8 @@ def _flat(wanted: Iterable[Seen], gradients: Mapping[str, Seen]) -> list[Seen | 
     known = [each.leaf for each in wanted]
     places: dict[str, Seen | None] = dict.fromkeys(n for n in known if not n.startswith(_KWARGS))
     for leaf, gradient in gradients.items():
+        if gradient.row is None:  # a dump that was read has a place there, and nothing in it
+            continue
         names = [leaf] if leaf in known else leaf.split("+")
         places[next((name for name in names if name in places), leaf)] = gradient
     return [*places.values()]
@@ -212,12 +232,11 @@ def _with_file(made: Item, file: str) -> Item:
     return made if md5 is None else Item(made | {"md5": md5})
 
 
-def _around(row: Row, natural: str) -> dict[str, Any]:
-    """Return what the place of an entry does not say: its leaf, the module around a function."""
-    site = row.site
-    found: dict[str, Any] = {} if site.leaf == natural else {"leaf": site.leaf}
-    if site.api and site.role != "value" and (site.module or site.type):
-        found |= {"module": site.module, "type": site.type}
-    if row.micro_step:
-        found["micro_step"] = row.micro_step
+def _counted(row: Row, backward: int) -> dict[str, int]:
+    """Return how we count what the name of an entry counts in another way, or not at all."""
+    found = {"micro_step": row.micro_step} if row.micro_step else {}
+    if row.site.direction == "backward" and row.backward != backward:
+        found["backward"] = row.backward
+    if row.site.role == "param_grad" and row.call:
+        found["call"] = row.call
     return found

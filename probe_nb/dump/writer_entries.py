@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
-from probe_nb.dump.keys import MODULE, Key
+from probe_nb.dump.keys import MODULE, Key, Kind, Way
 from probe_nb.dump.writer_rows import Row
 from probe_nb.store.calls import Callee
 from probe_nb.store.values import Value
@@ -20,11 +20,11 @@ from probe_nb.terms import Role, Site
 _OF_CALLS: Final[frozenset[Role]] = frozenset(
     {"input", "output", "grad_output", "grad_input", "value"}
 )
-_VALUES: Final[frozenset[Role]] = frozenset({"input", "output", "value"})
+"""Roles of what a call was given or gave; all of them may be values that are no tensors."""
 _ACCUMULATED: Final = ".grad"
 
 Where = tuple[str, str, str, int]
-"""Of a call: the model, the module, the function, and its number."""
+"""Of a call: the model and the module, or else the function; and its number."""
 
 Owner = tuple[str, str]
 """Of a parameter: the model and the module."""
@@ -89,15 +89,21 @@ class Gradients:
 class Entries:
     """Takes the rows of one step and rank in their order."""
 
-    def __init__(self, models: Mapping[str, int | None], shared: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        models: Mapping[str, int | None],
+        shared: Mapping[str, str],
+        wrapped: Mapping[str, str] | None = None,
+    ) -> None:
         """Start empty.
 
         Args:
             models: The index of each model, None where there is one alone.
             shared: Names of parameters that are another one, and the name of that.
+            wrapped: Paths of modules, and what a dump that was read called them.
         """
-        self._models, self._shared = models, shared
-        self._entries: dict[tuple[Where, str], Entry] = {}
+        self._models, self._shared, self._wrapped = models, shared, wrapped or {}
+        self._entries: dict[tuple[Where, Kind, Way], Entry] = {}
         self._gradients: dict[Owner, Gradients] = {}
         self._parameters: dict[Owner, dict[str, Row]] = defaultdict(dict)
         self._types: dict[Owner, str] = {}
@@ -153,21 +159,19 @@ class Entries:
     def add_value(self, value: Value) -> None:
         """Take in what is no tensor."""
         site = value.site
-        if site.role in _VALUES and (site.module or site.api):
+        if site.role in _OF_CALLS and (site.module or site.api):
             entry = self._entry(site, value.call, value.order)
             entry.roles[site.role].setdefault(site.leaf, Seen(site.leaf, value=value))
 
     def _entry(self, site: Site, call: int, order: int) -> Entry:
-        where = (site.model, "" if site.api else site.module, site.api, call)
-        found = self._entries.get((where, site.direction))
-        if found is None:
-            key = self._key(site, call)
-            found = self._entries[where, site.direction] = Entry(key, where, (order, 1))
-        return found
+        key = self._key(site, call)  # functions are counted over all modules and models
+        where = ("", "", site.api, call) if site.api else (site.model, site.module, "", call)
+        at = (where, key.kind, key.direction)
+        return self._entries.get(at) or self._entries.setdefault(at, Entry(key, where, (order, 1)))
 
     def _key(self, site: Site, call: int) -> Key:
         if site.role == "value":
-            way: Any = "backward" if site.direction == "backward" else "forward"
+            way: Way = "backward" if site.direction == "backward" else "forward"
             return Key("debug", site.api, direction=way, call=call)
         key = self.named(Callee(site.model, site.module, site.type, site.api), call)
         return replace(key, direction="backward") if site.direction == "backward" else key
@@ -177,8 +181,15 @@ class Entries:
         if callee.api:
             prefix, _, name = callee.api.partition(".")
             return Key("api", name or prefix, prefix, call=call)
-        index = self._models.get(callee.model)
-        return Key("module", callee.module, MODULE, callee.type, call=call, model=index)
+        return self._of_module("module", callee.model, callee.module, callee.type, call)
+
+    def _of_module(self, kind: Kind, model: str, module: str, cls: str, call: int) -> Key:
+        name = self._wrapped.get(module, module)
+        return Key(kind, name, MODULE, cls, call=call, model=self.index(model))
+
+    def index(self, model: str) -> int | None:
+        """Return what stands for a model in names, None where there is one alone."""
+        return self._models.get(model)
 
     # -- handing out ----------------------------------------------------------------------------
 
@@ -194,7 +205,7 @@ class Entries:
 
     def forward_of(self, entry: Entry) -> Entry | None:
         """Return the entry of the forward that a backward belongs to."""
-        return self._entries.get((entry.where, "forward"))
+        return self._entries.get((entry.where, entry.key.kind, "forward"))
 
     def parameters(self, entry: Entry) -> dict[str, Row]:
         """Return the parameters of a module as its step began with them."""
@@ -203,10 +214,8 @@ class Entries:
     def gradients(self) -> Iterable[tuple[Place, Key, dict[str, Row]]]:
         """Yield the gradients of parameters: the place of an entry, its key, and each gradient."""
         for owner, found in self._gradients.items():
-            index = self._models.get(owner[0])
-            kind = self._types.get(owner, "")
-            base = Key("parameters_grad", owner[1], MODULE, kind, "backward", 0, index)
-            yield from found.named(base)
+            base = self._of_module("parameters_grad", *owner, self._types.get(owner, ""), 0)
+            yield from found.named(replace(base, direction="backward"))
 
     def share(self) -> None:
         """Give parameters that are another one both their names, as msProbe does."""

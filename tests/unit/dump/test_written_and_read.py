@@ -97,3 +97,49 @@ def test_calls_and_values_come_back_too(tmp_path):
         (str(leaf), kind, value)
         for leaf, kind, value in zip(ours["leaf"], ours["kind"], ours["value"], strict=True)
     ]
+
+
+def test_gradients_of_parameters_come_back_with_how_often_there_was_one(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with probe.watch(model, optimizer=optimizer, live=False) as run:
+        for _ in range(2):
+            for _ in range(2):  # two micro steps, the second with two backwards
+                loss = model(torch.randn(4, 3)).square().sum()
+                loss.backward(retain_graph=True)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    back = probe.read_dump(run.write_dump(tmp_path / "dump"))
+    counted = ["step", "micro_step", "call", "backward", "module", "leaf"]
+
+    def accumulated(of):
+        """What `.grad` was after each backward: as it was added, where nothing was there."""
+        frame = of.frame(role="param_grad", direction="backward").sort_values("order")
+        assert {0, 1} == set(frame["micro_step"]) == set(frame["backward"])
+        frame = frame.astype({"module": str, "leaf": str})
+        keys = frame[counted].assign(leaf=frame["leaf"].str.removesuffix(".grad"))
+        rows = [*zip(keys.apply(tuple, axis=1), frame["leaf"], frame["l2"], strict=True)]
+        named = {key: (leaf, number) for key, leaf, number in rows if leaf == key[-1]}
+        return named | {key: (leaf, number) for key, leaf, number in rows if leaf != key[-1]}
+
+    assert len(accumulated(run)) == 2 * 3 * 4  # steps, backwards, parameters
+    assert accumulated(back) == accumulated(run)
+
+
+def test_kept_tensors_of_a_dump_belong_to_their_rows(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2))
+    keep = probe.Keep("*", roles="input,output,grad_output,param_grad")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with probe.watch(model, optimizer=optimizer, keep=keep, live=False) as run:
+        for _ in range(2):
+            model(torch.randn(4, 3)).square().sum().backward()
+        optimizer.step()
+    back = probe.read_dump(run.write_dump(tmp_path / "dump"))
+    keys = ["step", "micro_step", "call", "backward", "module", "api", "role", "leaf"]
+    rows = back.df[keys].astype(str).apply(tuple, axis=1).tolist()
+    kept = back.kept()
+    assert len(kept) > 8
+    assert set(kept["micro_step"]) == {0, 1}
+    for key in kept[keys].astype(str).apply(tuple, axis=1):
+        assert rows.count(key) == 1
