@@ -127,7 +127,9 @@ def edge(t: Tensor) -> Edge:
     """Return where the gradient of `t` goes; a leaf goes to its accumulator, if it has one."""
     node = t.grad_fn
     if node is None and not cut_off(t) and not t.is_inference():
-        with contextlib.suppress(NotImplementedError):  # a leaf of a layout that has no views
+        # a leaf of a layout that has no views, or inside a transform of torch.func, where a view
+        # of it has no node: it has no accumulator either
+        with contextlib.suppress(NotImplementedError, AttributeError):
             node = get_gradient_edge(t).node
     return (node, t.output_nr)
 

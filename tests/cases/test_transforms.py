@@ -220,6 +220,24 @@ def test_a_transform_gives_what_it_gives_without_a_watch_and_rows_say_why_they_h
         assert set(outputs["status"]) == {"vmapped"}
 
 
+@pytest.mark.parametrize("level", ["api", "mix"])
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_functions_inside_a_transform_have_their_rows_though_parameters_are_not_of_it(name, level):
+    model, x = layers(), torch.linspace(-1, 1, 12).reshape(3, 4)
+    expected = torch.utils._pytree.tree_leaves(TRANSFORMS[name](model, x))
+    with no_faults(), probe.watch(model, level=level, values=True, live=False) as run:
+        found = torch.utils._pytree.tree_leaves(TRANSFORMS[name](model, x))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    linear = run.frame(api="Functional.linear", direction="forward")
+    assert {"failed"}.isdisjoint(run.df["status"])
+    assert len(linear[linear["role"] == "input"]) == 2 * 3  # x, weight, bias
+    outputs = linear[linear["role"] == "output"]
+    assert len(outputs) == 2
+    if name in ("grad", "vjp", "jvp"):
+        assert outputs["l2"].iloc[0] == norm(model[0](x))
+        assert outputs["l2"].iloc[1] == norm(model(x))
+
+
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
 def test_without_gradients_there_are_forward_rows_and_inference_tensors_can_be_written(mode):
     model, x = layers(), torch.ones(2, 4)
