@@ -32,7 +32,7 @@ def compared(
         ignore: Patterns of modules whose parameters differ on purpose.
         outlier: How many times larger than the others makes a rank stick out.
     """
-    said = [*_nonfinite(columns, info), *_drift(columns, ignore), *_inputs(columns)]
+    said = [*_nonfinite(columns, info), *drift(columns, ignore), *_inputs(columns)]
     said += _sizes(columns, outlier)
     said += stopped(last_steps(columns))
     return sorted(said, key=lambda each: each.place)
@@ -48,7 +48,9 @@ def last_steps(columns: Columns) -> dict[int, int]:
     return {rank: step for rank, step in sorted(found.items()) if rank >= 0}
 
 
-def _drift(columns: Columns, ignore: Sequence[str]) -> list[Statement]:
+def drift(columns: Columns, ignore: Sequence[str]) -> list[Statement]:
+    """Say whether all ranks have the same parameters, but of the modules that are ignored."""
+
     def whole(site: Site) -> bool:
         taken = not any(fnmatch.fnmatch(site.module, pattern) for pattern in ignore)
         return taken and not site.leaf.endswith(PARTS)

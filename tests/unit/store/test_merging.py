@@ -369,3 +369,89 @@ def test_a_bar_appears_where_reading_takes_long(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("probe_nb.loading._DELAY", 0)
     probe.load(tmp_path / "job")
     assert "Reading ranks" in capsys.readouterr().err
+
+
+# -- what is the matter with it --------------------------------------------------------------------
+
+
+def job(rates, *, start=(0.0, 0.0)):
+    """Return the run of two processes that are fed alike and step by so much, by rank."""
+    runs = []
+    for rank in range(2):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 1)
+        nn.init.constant_(model.bias, start[rank])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with probe.watch(model, optimizer=optimizer, live=False) as run:
+            for step in range(4):
+                model(torch.full((2, 3), step + 1.0)).sum().backward()
+                optimizer.param_groups[0]["lr"] = rates[rank][step]
+                optimizer.step()
+                optimizer.zero_grad()
+        run.info.rank = rank
+        runs.append(run)
+    return merge(runs)
+
+
+def test_parameters_that_part_are_an_error_of_the_whole_run():
+    found = job([[0.1] * 4, [0.1, 0.1, 0.2, 0.1]]).findings()
+    found = found[found["kind"] == "drift"]
+    assert found[["severity", "step"]].values.tolist() == [["error", 2]]
+    assert "differ after the optimizer step of step 2" in found["sentence"].item()
+
+
+def test_equal_parameters_and_those_that_differ_from_the_start_are_none():
+    same, apart = job([[0.1] * 4] * 2), job([[0.1] * 4] * 2, start=(0.0, 1.0))
+    assert "drift" not in same.findings()["kind"].tolist()
+    assert "drift" not in apart.findings()["kind"].tolist()
+    assert probe.compare_ranks(same).fine
+    said = probe.compare_ranks(apart)
+    assert not said.fine
+    assert said.df["severity"].tolist()[0] == "warning"
+    assert probe.compare_ranks(apart, ignore="*").fine
+
+
+def test_one_bit_of_one_element_is_seen():
+    merged = job([[0.1] * 4] * 2, start=(1.0, float(np.nextafter(np.float32(1), np.float32(2)))))
+    found = probe.compare_ranks(merged).df.iloc[0]
+    assert (found["kind"], found["step"]) == ("drift", 0)
+    assert found["detail"].startswith("1 parameter: bias")
+
+
+def test_a_run_of_one_rank_has_nobody_to_compare_with():
+    with pytest.raises(SelectionError, match=r"all of rank 3\. Save each process"):
+        probe.compare_ranks(merge([watched(3)]))
+    with pytest.raises(ConfigError, match="above 1"):
+        probe.compare_ranks(merge([watched(0), watched(1)]), outlier=0.5)
+
+
+def test_a_rank_that_ends_early_is_named():
+    found = probe.compare_ranks(merge([watched(0, steps=4), watched(1, steps=2)])).df
+    stopped = found[found["kind"] == "stopped"]
+    assert stopped["sentence"].tolist() == ["Rank 1 ends at step 1, others go on to step 3"]
+
+
+def test_two_ranks_can_be_laid_side_by_side():
+    said = probe.compare_ranks(job([[0.1] * 4, [0.2] * 4]))
+    assert said.pair(0, 1).first_divergence().step <= 1
+
+
+def test_what_is_shown_is_escaped():
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_module("<b>", nn.Linear(2, 1))
+
+        def forward(self, x):
+            return self.get_submodule("<b>")(x)
+
+    runs = []
+    for rank in range(2):
+        model = Odd()
+        with probe.watch(model, live=False) as run:
+            model(torch.ones(1, 2))
+        run.info.rank = rank
+        runs.append(run)
+    page = probe.compare_ranks(merge(runs))._repr_html_()
+    assert "&lt;b&gt;.weight" in page
+    assert "<b>.weight" not in page
