@@ -41,7 +41,7 @@ def test_it_says_how_many_times_further_the_candidate_is_from_the_truth():
     times = float(f"{errors[1] / errors[0]:.2g}")
     assert times > 100
     assert found.sentence.startswith(
-        f"the candidate is {times:.0f} times further from the truth than the baseline at (root): "
+        f"the candidate is {times:,.0f} times further from the truth than the baseline at (root): "
     )
     assert found.sentence.endswith("rounding does not explain that of the candidate")
 
