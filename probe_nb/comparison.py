@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -326,6 +327,16 @@ def compare(
     with _Bar(wanted=progress) as bar:
         found = compared(_of(one), _of(other), options, known, bar.told)
     return Comparison(one, other, found)
+
+
+def against(baseline: Source, candidate: Run) -> Callable[[], Comparison]:
+    """Return what compares a run that still grows with another, each time as it is then.
+
+    Raises:
+        FileNotFoundError, RunFormatError, ConfigError: The baseline is no run.
+    """
+    one = opened(baseline)
+    return lambda: compare(one, candidate, progress=False)
 
 
 def opened(source: Source) -> Run:

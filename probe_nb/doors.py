@@ -25,7 +25,7 @@ from probe_nb.session import Session
 _OPTIONS: Final = (
     *("optimizer", "scaler", "level", "apis", "select", "roles", "steps", "token_range"),
     *("first_step", "micro_batches", "reduce_once", "compiled", "recompute"),
-    *("keep", "stop_on", "alerts", "on_finding", "memory", "name", "live"),
+    *("keep", "stop_on", "alerts", "on_finding", "memory", "name", "live", "baseline"),
     *("stacks", "structure", "values", "checksum", "scope", "when", "ranks"),
     *("forward_only", "backward_only", "slices", "names", "extras"),
 )
@@ -41,6 +41,7 @@ class Watch:
         session: Callable[[dict[str, nn.Module], tuple[Optimizer, ...]], Session],
         *,
         live: bool | None,
+        baseline: Any = None,
     ) -> None:
         """Wait with everything until the block is entered.
 
@@ -51,6 +52,7 @@ class Watch:
         self._optimizers = tuple(weakref.ref(optimizer) for optimizer in optimizers)
         self._make = session
         self._live = live
+        self._baseline = baseline
         self._session: Session | None = None
 
     def __enter__(self) -> Run:
@@ -61,7 +63,7 @@ class Watch:
         self._kept = None
         try:
             self._session.open()
-            _show(self._session, live=self._live)
+            _show(self._session, live=self._live, baseline=self._baseline)
         except BaseException:
             self._session.refuse()
             raise
@@ -99,7 +101,7 @@ class Watch:
             session.close_after(error)
 
 
-def _show(session: Session, *, live: bool | None) -> None:
+def _show(session: Session, *, live: bool | None, baseline: Any) -> None:
     """Open a live view that hears of every drain and of the end, where somebody can see it."""
     if live is False:
         return
@@ -107,7 +109,8 @@ def _show(session: Session, *, live: bool | None) -> None:
 
     if not views.wanted(live):
         return
-    view = views.LiveView(session.run, final="report")
+    compared = None if baseline is None else _comparison().against(baseline, session.run)
+    view = views.LiveView(session.run, final="report", compared=compared)
     session.listeners.append(view.update)
     session.closers.append(view.close)
     view.open()
@@ -148,6 +151,7 @@ def watch(
     memory: Memory = config.MEMORY,
     name: str | None = None,
     live: bool | None = None,
+    baseline: Any = None,
     **models: Any,
 ) -> Watch:
     """Watch a model inside a `with` block and keep the statistics of every tensor in a `Run`.
@@ -216,6 +220,7 @@ def watch(
             `/var/tmp`), from where the run reads them again.
         name: A name for the run.
         live: Show the live inspector. None: in a notebook only.
+        baseline: A run, or the path of a saved one: the live inspector compares with it.
         **models: Models by name: `watch(gen=generator, disc=discriminator)`.
 
     Returns:
@@ -278,7 +283,14 @@ def watch(
         as_optimizers(optimizer),
         lambda chosen, optimizers: Session(chosen, options, optimizers, scaler),
         live=live,
+        baseline=None if baseline is None else _comparison().opened(baseline),
     )
+
+
+def _comparison() -> Any:
+    from probe_nb import comparison  # comparing is loaded where it is asked for
+
+    return comparison
 
 
 def _positional(second: object) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from IPython.core.error import UsageError
 
-from probe_nb.comparison import Comparison, compare
+from probe_nb.comparison import Comparison, compare, opened
 from probe_nb.errors import ProbeError
 from probe_nb.magics.line import Takes, asked, evaluate, takes, unquoted
 from probe_nb.run import Run
@@ -81,6 +81,21 @@ def compared(magic: Any, line: str, scope: dict[str, Any]) -> Comparison:
             tolerance=_tolerance(found.tolerance),
             ranks=found.ranks,
         )
+    except (ProbeError, FileNotFoundError) as error:
+        raise UsageError(" ".join(str(error).split())) from None
+
+
+def baseline(word: str | None, scope: dict[str, Any]) -> Run | None:
+    """Return the run that `--baseline` names, read if it is a file.
+
+    Raises:
+        UsageError: It is none.
+    """
+    __tracebackhide__ = True
+    if word is None:
+        return None
+    try:
+        return opened(_source(word, scope))
     except (ProbeError, FileNotFoundError) as error:
         raise UsageError(" ".join(str(error).split())) from None
 

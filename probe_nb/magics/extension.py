@@ -27,7 +27,7 @@ from probe_nb.comparison import Comparison
 from probe_nb.errors import NonFiniteError, ProbeWarning
 from probe_nb.magics import saving
 from probe_nb.magics.cell import compiled
-from probe_nb.magics.comparing import compared, takes_runs
+from probe_nb.magics.comparing import baseline, compared, takes_runs
 from probe_nb.magics.completion import matcher
 from probe_nb.magics.line import evaluate, parse, takes_model
 from probe_nb.magics.saving import takes_value
@@ -127,8 +127,16 @@ class ProbeMagics(Magics):
         return watching.run
 
     def _open(self, made: Session, asked: Any, final: Literal["report", "line"]) -> Watching:
-        live = not asked.no_live
-        watching = opened(made, live=live, final=final, restarted=_say_restarted)
+        against = baseline(asked.baseline, _scope(self.shell))
+        if against is not None:
+            final = "report"  # the run itself is shown by `%probe_stop`
+        watching = opened(
+            made,
+            live=not asked.no_live,
+            final=final,
+            restarted=_say_restarted,
+            baseline=against,
+        )
         self._own()  # gives up the view of a session that was closed just now
         self._last = made.run
         return watching

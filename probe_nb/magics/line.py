@@ -195,6 +195,10 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "older ones are moved to disk.",
     },
     "--name": {"type": unquoted, "metavar": "NAME", "help": "A name for the run."},
+    "--baseline": {
+        "metavar": "RUN",
+        "help": "Compare with this run, or the file of a saved one, while it runs.",
+    },
     "--no-live": {"action": "store_true", "help": "Show no live view while it runs."},
 }
 _MODEL: Final[dict[str, Any]] = {

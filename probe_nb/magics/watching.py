@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from IPython.core.error import UsageError
 
 from probe_nb import config
+from probe_nb.comparison import against
 from probe_nb.errors import ProbeError
 from probe_nb.magics.line import as_typed, evaluate, evaluate_models
 from probe_nb.observe.select import as_models
@@ -83,6 +84,7 @@ def opened(
     live: bool,
     final: Literal["report", "line"],
     restarted: Callable[[Run], None],
+    baseline: Run | None = None,
 ) -> Watching:
     """Attach a session and show it, where there is a notebook to show it in.
 
@@ -91,10 +93,14 @@ def opened(
         live: Whether a live view is wanted.
         final: What takes its place in the end.
         restarted: Is told of each run that ended for this one.
+        baseline: What the view compares with.
     """
     from probe_nb.view.live import LiveView, wanted
 
-    view = LiveView(session.run, final=final) if wanted(live=None if live else False) else None
+    view = None
+    if wanted(live=None if live else False):
+        compared = None if baseline is None else against(baseline, session.run)
+        view = LiveView(session.run, final=final, compared=compared)
     session.open(restarted=restarted)
     try:
         if view is not None:

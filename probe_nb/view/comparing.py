@@ -86,13 +86,16 @@ class Comparing:
         sign, _, sentence = compare.sentence(of).partition(" ")
         first = of.first_divergence()
         found = self._divergences(rows)
+        running = of.candidate.info.ended == "open"
+        if running and not len(self.pairs.found):
+            sign, sentence = "", "Nothing to compare yet"
         status = {
             "version": wire.COMPARED,
             "title": f"{title(of.candidate.info)} against {title(of.baseline.info)}",
-            "open": of.candidate.info.ended == "open",
+            "open": running,
             "ended": of.candidate.info.ended,
             "headline": {
-                "kind": _KINDS.get(sign, "warn"),
+                "kind": _KINDS.get(sign, "empty"),
                 "text": sentence,
                 "detail": first.detail if first else "",
                 "row": found[0]["row"] if found else None,

@@ -17,6 +17,7 @@ from probe_nb.view.frame import FrameBuilder
 
 if TYPE_CHECKING:
     from probe_nb.run import Run
+    from probe_nb.view.against import Against
     from probe_nb.view.comparing import Comparing
 
 WIDGET_VIEW: Final = "application/vnd.jupyter.widget-view+json"
@@ -104,8 +105,8 @@ class Inspector(Shown):
 class ComparisonInspector(Shown):
     """A table of what two runs have in common, and of what only one has."""
 
-    def __init__(self, frames: Comparing) -> None:
-        """Show a comparison."""
+    def __init__(self, frames: Comparing | Against) -> None:
+        """Show a comparison, or one that goes on."""
         self._frames = frames
         super().__init__(frames)
 

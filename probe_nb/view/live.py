@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from probe_nb.errors import ProbeError, ProbeWarning
 from probe_nb.view import html, report, text
+from probe_nb.view.against import Against
 from probe_nb.view.frame import FrameBuilder
 
 if TYPE_CHECKING:
+    from probe_nb.comparison import Comparison
     from probe_nb.run import Run
 
 PERIOD: Final = 0.25
@@ -42,6 +44,42 @@ class Shown:
         return self._data
 
 
+class OfRun:
+    """What a live view shows of a run."""
+
+    def __init__(self, run: Run) -> None:
+        """Show this run."""
+        self._run = run
+        self.builder = FrameBuilder(run.columns, run.info, live=True)
+
+    def widget(self) -> Any:
+        """Return the inspector."""
+        from probe_nb.view.inspector import Inspector
+
+        return Inspector(self._run, self.builder)
+
+    def update(self) -> None:
+        """Read what is new."""
+        self.builder.update()
+
+    def finish(self) -> None:
+        """Read the rest, and hand over what was read: who asks the run now need not read again."""
+        self.builder.update()
+        self._run.readers[:] = [self.builder]
+
+    def line(self) -> dict[str, Any]:
+        """Return the headline alone."""
+        return report.line(self.builder)
+
+    def now(self) -> dict[str, Any]:
+        """Return what readers without widgets see meanwhile."""
+        return {"text/html": html.headline(self.builder), "text/plain": text.lines_of(self.builder)}
+
+    def bundle(self) -> dict[str, Any]:
+        """Return the report."""
+        return report.bundle_of(self.builder)
+
+
 class LiveView:
     """Shows a run while it grows: `open` once, `update` after every drain, `close` at the end.
 
@@ -53,6 +91,7 @@ class LiveView:
         clock: Seconds.
         display: Displays an object under a display id and returns its handle. None: IPython's in a
             notebook; elsewhere nothing is displayed before the end.
+        compared: Compares the run with a baseline; then that is shown.
     """
 
     def __init__(
@@ -62,14 +101,16 @@ class LiveView:
         final: Literal["report", "line"] = "report",
         clock: Callable[[], float] = time.monotonic,
         display: Callable[..., Any] | None = None,
+        compared: Callable[[], Comparison] | None = None,
     ) -> None:
         self._run = run
+        self._compared = compared
         self._final = final
         self._clock = clock
         self._display = display
         self._widget: Any = None
         self._handle: Any = None
-        self._builder = FrameBuilder(run.columns, run.info, live=True)
+        self._shows: OfRun | Against = OfRun(run)
         self._off = self._closed = False
         self._lock = threading.Lock()
         self._frame_at = self._refresh_at = 0.0
@@ -95,7 +136,9 @@ class LiveView:
     def _open(self) -> None:
         if self._display is None and not in_kernel():
             return
-        self._widget = _inspector(self._run, self._builder)
+        if self._compared is not None:
+            self._shows = Against(self._run, self._compared)
+        self._widget = _inspector(self._shows)
         self._frame_at = self._refresh_at = self._clock()
         show = self._display or _display
         self._handle = show(self._widget or self._line(), display_id=True)
@@ -110,14 +153,11 @@ class LiveView:
             self._frame_at = self._clock()
 
     def _close(self) -> None:
-        builder = self._builder
+        shows = self._shows
         if self._widget is not None and not self._off:
             self._widget.refresh()
-        builder.update()
-        self._run.readers[:] = [builder]  # whoever asks the run now need not read it again
-        data = report.line(builder)
-        if self._final == "report":
-            data = report.bundle_of(builder)
+        shows.finish()
+        data = shows.bundle() if self._final == "report" else shows.line()
         if self._handle is not None:
             self._handle.update(Shown(data))
         elif self._final == "report":
@@ -126,10 +166,8 @@ class LiveView:
             self._widget.close()
 
     def _line(self) -> Shown:
-        self._builder.update()
-        return Shown(
-            {"text/html": html.headline(self._builder), "text/plain": text.lines_of(self._builder)}
-        )
+        self._shows.update()
+        return Shown(self._shows.now())
 
     def _guarded(self, action: Callable[[], None], wait: float = 5.0) -> None:
         """Run one of our own actions, after any that another thread is at.
@@ -168,14 +206,13 @@ def _display(shown: object, **options: Any) -> Any:
     return display(shown, **options)  # type: ignore[no-untyped-call]
 
 
-def _inspector(run: Run, builder: FrameBuilder) -> Any:
+def _inspector(shows: OfRun | Against) -> Any:
     """Return the widget, or None where widgets are not installed or not built."""
     try:
-        from probe_nb.view.inspector import Inspector
+        return shows.widget()
     except (ImportError, ProbeError) as error:
         _warn(f"The live inspector is not available, a plain table takes its place: {error}")
         return None
-    return Inspector(run, builder)
 
 
 def _warn(message: str) -> None:

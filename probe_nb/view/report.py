@@ -201,5 +201,10 @@ def _packed_file(_changed: int) -> str:
 def line(builder: FrameBuilder) -> dict[str, Any]:
     """Return the headline alone, for a place that another report took over from."""
     found = builder.verdict()
-    sentence = printable(f"{html.SIGNS[found.kind]} {found.sentence}")
-    return {"text/html": f"<p>{escape(sentence)}</p>", "text/plain": sentence}
+    return sentence(f"{html.SIGNS[found.kind]} {found.sentence}")
+
+
+def sentence(said: str) -> dict[str, str]:
+    """Return one sentence for every kind of reader."""
+    said = printable(said)
+    return {"text/html": f"<p>{escape(said)}</p>", "text/plain": said}

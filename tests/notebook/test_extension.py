@@ -141,7 +141,8 @@ with provisionalcompleter():
 
 
 OPTIONS = [
-    *("--apis", "--backward-only", "--checksum", "--compiled", "--first-step", "--forward-only"),
+    *("--apis", "--backward-only", "--baseline", "--checksum", "--compiled"),
+    *("--first-step", "--forward-only"),
     *("--keep", "--level", "--memory", "--micro-batches", "--name", "--names", "--no-live"),
     *("--optimizer",),
     *("--ranks", "--recompute", "--roles", "--scaler", "--scope", "--select", "--slices"),
