@@ -164,6 +164,16 @@ class CallTree:
         np.maximum.at(found, self.parent[there], values[there])
         return found
 
+    def enters(self) -> Flags:
+        """Tell which pairs are of a module with which a step begins, called inside no other."""
+        top = np.flatnonzero((self.parent < 0) & (self.begin < FAR))
+        top = top[np.lexsort((self.begin[top], self.moment[top]))]
+        moments, places = np.unique(self.moment[top], return_index=True)
+        begins = self.module[top[places]]
+        calls = np.zeros(self.count + 1, np.bool_)  # the last is what belongs to no call
+        calls[top] = self.module[top] == begins[np.searchsorted(moments, self.moment[top])]
+        return calls[self.of]
+
     def _parents(self) -> Rows:
         """Return the innermost call of a module around each call that holds it in time."""
         parent = np.full(self.count, NONE, np.intp)

@@ -87,10 +87,22 @@ class Compared:
 
     @cached_property
     def fed(self) -> Flags:
-        """Tell which pairs are what both were fed: root inputs, first parameters and buffers."""
+        """Tell which pairs are what both were fed: root inputs, first parameters and buffers.
+
+        In later steps, these are root inputs that nothing before explains.
+        """
         places = self.places
         roles = places.are("input") | places.are("param", "buffer", direction="forward")
-        return roles & np.isnan(self.flow.came_in)
+        first = np.isnan(self.flow.came_in)
+        outside = self.tree.enters() & places.are("input")
+        found: Flags = (roles & first) | (outside & (self.beyond > 1.0))
+        return found
+
+    @cached_property
+    def set(self) -> Flags:
+        """Tell which parameters of a forward were set by what trains, if anything does."""
+        of_forward = self.places.are("param", direction="forward") & ~self.fed
+        return of_forward & bool((self.places.direction > 0).any())
 
     @property
     def evidence(self) -> str:
@@ -198,10 +210,15 @@ def _of_histograms(
 
 
 def _small(one: Side, pairs: Pairs, data: Arrays, places: Places, found: Measured) -> Floats:
-    """Return the share of each gradient of a parameter that is no larger than its rounding."""
+    """Return the share of each gradient of a parameter that is no larger than its rounding.
+
+    NaN where no histogram tells.
+    """
     share = np.zeros(len(found.scale))
     grads = places.are("param_grad", direction="backward")
-    rows = np.flatnonzero(grads & (data["zero_count"] >= 0) & ~found.equal)
+    unknown = data["zero_count"] < 0
+    share[grads & unknown] = np.nan
+    rows = np.flatnonzero(grads & ~unknown & ~found.equal)
     differs = np.nan_to_num(found.difference[rows], nan=0.0, posinf=1.0)
     size = (_ROUNDED * found.tolerance.extreme[rows] + differs) * found.peak[rows]
     share[rows] = histograms.below(one.columns, one.rows[pairs.baseline][rows], size)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -113,19 +115,34 @@ def _where(of: Compared, pair: int, site: Site) -> tuple[Site, tuple[str, str] |
     """Return the site to name, and the calls between which the difference arose."""
     places, tree = of.places, of.tree
     call = int(tree.of[pair])
-    parent = int(tree.parent[call]) if call >= 0 else -1
-    if site.role not in ("input", "grad_output") or parent < 0:
+    if site.role not in ("input", "grad_output") or call < 0 or of.fed[pair]:
         return site, None
-    around = places.sites[places.site[tree.first[parent]]]
+    parent = int(tree.parent[call])
     before = _last_before(of, call, pair, backward=site.role == "grad_output")
-    last = around.module if before < 0 else places.sites[places.site[tree.first[before]]].module
-    return around, (last, site.module)
+    last = places.sites[places.site[tree.first[before]]] if before >= 0 else None
+    if parent >= 0:
+        around = places.sites[places.site[tree.first[parent]]]
+    elif last is not None and last.model == site.model and site.module:
+        around = _unrecorded(places.sites, site, last)
+    else:
+        return site, None
+    return around, (around.module if last is None else last.module, site.module)
+
+
+def _unrecorded(sites: list[Site], one: Site, other: Site) -> Site:
+    """Return the module that two calls are in, of which the call was not recorded."""
+    parts = zip(one.module.split(".")[:-1], other.module.split("."), strict=False)
+    same = [a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], parts)]
+    path = ".".join(same)
+    known = (s.type for s in sites if (s.model, s.module, s.api) == (one.model, path, ""))
+    return dataclasses.replace(one, module=path, type=next(known, ""), api="")
 
 
 def _last_before(of: Compared, call: int, pair: int, *, backward: bool) -> int:
     """Return the call in the same parent that ended last before a pair, -1 if there is none."""
     tree, places = of.tree, of.places
-    siblings = np.flatnonzero((tree.parent == tree.parent[call]) & (np.arange(tree.count) != call))
+    beside = (tree.parent == tree.parent[call]) & (tree.moment == tree.moment[call])
+    siblings = np.flatnonzero(beside & (np.arange(tree.count) != call))
     if backward:
         ended = tree.latest(places.are("grad_input") & (tree.of >= 0), places.order)
     else:

@@ -31,7 +31,7 @@ _NOISE: Final = 1e3
 def moved(on: Ground, small: Floats) -> None:
     """Find the sources of what an optimizer moved, and which pairs only noise has moved.
 
-    `small` is the share of each gradient that is no larger than its rounding.
+    `small` is the share of each gradient that is no larger than its rounding, NaN if unknown.
     """
     places = on.places
     grads = places.are("param_grad", direction="backward")
@@ -45,7 +45,7 @@ def moved(on: Ground, small: Floats) -> None:
     _clipped(on, grads)
     _told(on, steps)
     _buffers(on, later)
-    _signs(on, small, steps, params & later)
+    _signs(on, _told_apart(on, small), steps, params & later)
     on.noise = _scales(on, grads) & rows
     on.gain[later & _training(on, steps | grads)] *= _DRIFT
     _loose(on, small, grads)
@@ -84,6 +84,17 @@ def _training(on: Ground, moving: Flags) -> Flags:
     return found[process]
 
 
+def _told_apart(on: Ground, small: Floats) -> Floats:
+    """Return the same with what is unknown filled in: all of it, where anything differed before.
+
+    Statistics do not show what differs in the small elements of a gradient.
+    """
+    if not np.isnan(small).any():
+        return small
+    differs = (on.e > 0) | (on.so_far(np.ones(len(on.e), np.bool_)) > 0)
+    return np.where(np.isnan(small), differs, small)
+
+
 def _signs(on: Ground, small: Floats, steps: Flags, params: Flags) -> None:
     """Adam moves every element as far: those whose gradient is noise go one way or the other.
 
@@ -94,11 +105,10 @@ def _signs(on: Ground, small: Floats, steps: Flags, params: Flags) -> None:
     grads = places.are("param_grad", direction="backward") | places.are(
         "param_grad", direction="optimizer"
     )
-    known = np.zeros(int(places.parameter.max(initial=0)) + 1)
-    np.maximum.at(known, places.parameter[grads], 2.0 * np.sqrt(small[grads]) / GAIN_BACK)
     rows = (steps & places.are("update", "param", "state", direction="optimizer")) | params
-    on.came_in[rows] = np.fmax(on.came_in, known[places.parameter])[rows]
-    width = len(known)
+    known = _upto(on, places.parameter, grads | rows, 2.0 * np.sqrt(small) / GAIN_BACK)
+    on.came_in[rows] = np.fmax(on.came_in, known)[rows]
+    width = int(places.parameter.max(initial=0)) + 1
     count, place = numbered(places.moment * width + places.parameter)
     update = np.zeros(count)
     updates = places.are("update", direction="optimizer")
@@ -169,16 +179,35 @@ def _scales(on: Ground, grads: Flags) -> Flags:
     return noise[places.parameter]
 
 
-def _upto(on: Ground, key: Ints, rows: Flags) -> Floats:
-    """Return the largest difference of the same key before each pair; NaN before the first."""
+def _made_last(on: Ground) -> Ints:
+    """Tell what an optimizer makes last: an update of all else, and a parameter of that.
+
+    They may be recorded before what they are made of, and are no source of each other.
+    """
+    places = on.places
+    found = places.are("update", direction="optimizer").astype(np.int64)
+    return found + 2 * places.are("param", direction="optimizer")
+
+
+def _upto(on: Ground, key: Ints, rows: Flags, values: Floats | None = None) -> Floats:
+    """Return the largest difference of the same key before each pair; NaN before the first.
+
+    Or, of other values, the largest of those.
+    """
     places = on.places
     chosen = np.flatnonzero(rows)
-    by = chosen[np.lexsort((places.order[chosen], key[chosen], places.process[chosen]))]
+    late = _made_last(on)[chosen]
+    by = np.lexsort(
+        (places.order[chosen], late, places.moment[chosen], key[chosen], places.process[chosen])
+    )
+    by = chosen[by]
     found = np.full(len(on.e), np.nan)
     if not len(by):
         return found
     of, process = key[by], places.process[by]
     new = np.append([True], (of[1:] != of[:-1]) | (process[1:] != process[:-1]))
-    before = np.append([np.nan], running(on.e[by], np.cumsum(new))[:-1])
+    before = np.append(
+        [np.nan], running((on.e if values is None else values)[by], np.cumsum(new))[:-1]
+    )
     found[by] = np.where(new, np.nan, before)
     return found

@@ -125,7 +125,8 @@ def _stands_out(of: Compared, pairs: Rows, since: int) -> NDArray[np.bool_]:
 
 def _phases(of: Compared) -> Rows:
     """Return the phase of each pair, as a place in `PHASES`."""
-    return np.where(of.fed, 0, of.places.direction + 1)
+    phases = np.where(of.set, PHASES.index("optimizer"), of.places.direction + 1)
+    return np.where(of.fed, 0, phases)
 
 
 def _of_phase(of: Compared, phase: Phase, suspects: Rows) -> list[Origin]:
