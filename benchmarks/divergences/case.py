@@ -130,6 +130,7 @@ class Pair:
         other: Makes of the second another way to compute the same.
         whole: Whether kept tensors can be compared: not where elements are in another order.
         both: What is done to both, if they differ from what `on` builds.
+        corrected: What of the program itself was wrong and was put right after it was first asked.
     """
 
     title: str
@@ -137,6 +138,7 @@ class Pair:
     other: Change
     whole: bool = True
     both: Change | None = None
+    corrected: str = ""
 
     @property
     def name(self) -> str:
@@ -190,12 +192,18 @@ class Collection:
         return add
 
     def rounding(
-        self, title: str, *, on: Build, whole: bool = True, both: Change | None = None
+        self,
+        title: str,
+        *,
+        on: Build,
+        whole: bool = True,
+        both: Change | None = None,
+        corrected: str = "",
     ) -> Callable[[Change], Change]:
         """Return a decorator that makes a function the second of a healthy pair."""
 
         def add(other: Change) -> Change:
-            self.pairs.append(Pair(title, on, other, whole, both))
+            self.pairs.append(Pair(title, on, other, whole, both, corrected))
             return other
 
         return add

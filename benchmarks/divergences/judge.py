@@ -120,7 +120,7 @@ def asked(pair: Pair, modes: Sequence[Mode] = MODES) -> Result:
     verdicts: dict[Mode, Verdict] = {
         mode: "nothing found" if told is None else "wrong" for mode, told in said.items()
     }
-    return Result(pair.title, pair.name, pair.architecture, "", said, verdicts)
+    return Result(pair.title, pair.name, pair.architecture, "", said, verdicts, note=pair.corrected)
 
 
 def named(result: Result, mode: Mode) -> bool:

@@ -53,7 +53,7 @@ def page(sets: Sequence[Results], taken_with: str) -> str:
     for results in sets:
         parts += [f"## {results.title}", figures(results), _table(results)]
         parts += ["Pairs that only rounding parts:", _quiet(results)]
-        corrected = [r for r in results.cases if r.note]
+        corrected = [r for r in (*results.cases, *results.pairs) if r.note]
         if corrected:
             lines = [f"* {_cell(r.title)}: {_cell(r.note)}" for r in corrected]
             parts += ["Programs that were wrong and were put right:", "\n".join(lines)]

@@ -58,7 +58,16 @@ def doubled(program: Program) -> None:
     program.batches = [tuple(x.double() for x in batch) for batch in program.batches]
 
 
-@HELD_OUT.rounding("float16 against float32", on=vit)
+def _plain(program: Program) -> None:
+    program.optimizer = torch.optim.SGD(program.model.parameters(), 0.01)
+
+
+@HELD_OUT.rounding(
+    "float16 against float32",
+    on=vit,
+    both=_plain,
+    corrected="Adam with an epsilon and second moments of 0 in float16 is no rounding: it gave NaN",
+)
 def in_float16(program: Program) -> None:
     program.model.half()
     for place, (x, y) in enumerate(program.batches):

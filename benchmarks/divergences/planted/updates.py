@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from benchmarks.divergences.case import PLANTED, Program
-from benchmarks.divergences.models import decoder, encoder, gan, gpt, lstm, resnet, tower, unet
+from benchmarks.divergences.models import decoder, encoder, gan, gpt, lstm, moe, resnet, tower, unet
 
 
 @PLANTED.divergence("Adam with epsilon 1e-4, not 1e-8", on=tower, at="*", phase="optimizer")
@@ -31,6 +31,11 @@ def decay(program: Program) -> None:
 @PLANTED.divergence("Adam where AdamW was meant", on=encoder, at="*", phase="optimizer")
 def not_decoupled(program: Program) -> None:
     program.optimizer = torch.optim.Adam(program.model.parameters(), lr=1e-3, weight_decay=0.01)
+
+
+@PLANTED.divergence("Adam's epsilon is 0 in float16", on=moe, at="*", phase="optimizer")
+def no_epsilon(program: Program) -> None:
+    program.model.half()
 
 
 @PLANTED.divergence("SGD without its momentum", on=resnet, at="*", phase="optimizer")
