@@ -29,6 +29,8 @@ NEEDS_MODEL: Final = ("module", "mix")
 """The levels that cannot do without a model."""
 OF_FUNCTIONS: Final = ("api", "mix")
 """The levels that record functions of torch."""
+OF_CALLS: Final[frozenset[Role]] = frozenset({"input", "output", "grad_output", "grad_input"})
+"""The roles that functions have."""
 CHECKSUMS: Final = ("crc32", "xor")
 MODES: Final = ("train", "eval")
 _LIVE: Final = ("wants", "wants_rank", "keep", "on_finding")
@@ -138,17 +140,34 @@ def checked(
         )
     if stop_on not in (None, *STOPS):
         raise ConfigError(f"`stop_on` is {stop_on!r}; give `nonfinite`, or None to go on.")
-    if structure and (stop_on is not None or extras):
-        raise ConfigError(
-            "`structure` computes nothing of a tensor; give it without `stop_on` and `extras`."
-        )
+    _alone(
+        "`structure` computes nothing of a tensor" if structure else "",
+        stop_on=stop_on,
+        extras=extras,
+        alerts=alerts,
+        on_finding=on_finding,
+        keep=keep,
+        checksum=checksum,
+    )
+    _alone(
+        '`level="debug"` records what `probe.save` is given and no call'
+        if level == "debug"
+        else "",
+        select=select,
+        scope=scope,
+        names=names,
+        when=when,
+    )
     if on_finding is not None and not callable(on_finding):
         raise ConfigError(f"`on_finding` is {on_finding!r}; give a function of one finding.")
     written, wants = grammar.steps_in(steps)
     written_ranks, wants_rank = grammar.steps_in(ranks, "ranks")
-    recorded = grammar.one_way(
-        grammar.roles_in(roles, MODULE_ROLES), forward=forward_only, backward=backward_only
-    )
+    truth = grammar.truth
+    one_way = {
+        "forward": truth(forward_only, "forward_only"),
+        "backward": truth(backward_only, "backward_only"),
+    }
+    recorded = _recorded(roles, LEVELS[level], one_way)
     return WatchConfig(
         level=LEVELS[level],
         apis=grammar.words("apis", apis),
@@ -158,17 +177,17 @@ def checked(
         token_range=grammar.token_range(token_range),
         first_step=first_step,
         micro_batches=micro_batches,
-        reduce_once=bool(reduce_once),
+        reduce_once=truth(reduce_once, "reduce_once"),
         compiled=compiled,
-        recompute=bool(recompute),
+        recompute=truth(recompute, "recompute"),
         memory=grammar.as_bytes(memory),
         name=printable(name or ""),
         stop_on=stop_on,
         alerts=_alerts(alerts),
         keep=as_keep(keep, recorded),
-        stacks=bool(stacks),
-        structure=bool(structure),
-        values=bool(values),
+        stacks=truth(stacks, "stacks"),
+        structure=truth(structure, "structure"),
+        values=truth(values, "values"),
         checksum=grammar.one_of(checksum, CHECKSUMS, "checksum"),
         scope=grammar.scope(scope),
         names=grammar.words("names", names),
@@ -181,6 +200,34 @@ def checked(
         wants=wants,
         wants_rank=wants_rank,
     )
+
+
+def _recorded(value: Any, level: str, one_way: dict[str, bool]) -> tuple[Role, ...]:
+    """Return the roles that are left.
+
+    Raises:
+        ConfigError: None is.
+    """
+    found = grammar.one_way(grammar.roles_in(value, MODULE_ROLES), **one_way)
+    if level == "api" and not OF_CALLS.intersection(found):
+        raise ConfigError(
+            f"`roles` is {value!r}; functions have {', '.join(sorted(OF_CALLS))}: give one of "
+            'them, or `level="mix"` for modules and their parameters too.'
+        )
+    return found
+
+
+def _alone(why: str, **given: Any) -> None:
+    """Refuse options that would do nothing, for a reason, if there is one.
+
+    Raises:
+        ConfigError: One was given.
+    """
+    if not why:
+        return
+    found = [f"`{name}`" for name, value in given.items() if value not in (None, (), [], {})]
+    if found:
+        raise ConfigError(f"{why}; give it without {' and '.join(found)}.")
 
 
 def _alerts(value: Mapping[str, str] | None) -> dict[str, str]:

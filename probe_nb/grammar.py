@@ -142,7 +142,42 @@ def slices(value: Any) -> tuple[Slice, ...]:
             "`{'dim': 1, 'begin': 0, 'end': 16}` for each dimension that is cut, or the text "
             "`1:0:16`."
         )
+    for each in made:
+        _check_cut(each, value)
     return made
+
+
+def _check_cut(cut: Slice, value: Any) -> None:
+    """Refuse what cuts nothing off, and what leaves nothing.
+
+    Raises:
+        ConfigError: It does.
+    """
+    begin, end = cut.begin, cut.end
+    if begin == 0 and end is None:
+        raise ConfigError(f"`slices` is {value!r}, which cuts nothing: give `begin` or `end`.")
+    if end is None:
+        empty = cut.size is not None and begin >= cut.size
+    elif cut.size is not None:
+        empty = not range(*slice(begin, end).indices(cut.size))
+    else:
+        empty = end == 0 or ((begin < 0) is (end < 0) and end <= begin)
+    if empty:
+        raise ConfigError(
+            f"`slices` is {value!r}, which leaves nothing of a tensor: `end` is the first place "
+            "that is left out, and lies behind `begin`."
+        )
+
+
+def truth(value: object, option: str) -> bool:
+    """Return what is True or False.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    if not isinstance(value, bool):
+        raise ConfigError(f"`{option}` is {value!r}; give True or False.")
+    return value
 
 
 def _cuts(text: str) -> list[dict[str, int]]:

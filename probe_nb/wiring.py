@@ -27,7 +27,7 @@ from probe_nb.observe.calls import Clock
 from probe_nb.observe.chosen import Chosen
 from probe_nb.observe.compiled import NOTICE, Uncompiled
 from probe_nb.observe.coverage import Coverage
-from probe_nb.observe.functions import OF_CALLS, Functions
+from probe_nb.observe.functions import Functions
 from probe_nb.observe.functions_choice import Choice
 from probe_nb.observe.gradients import Gradients
 from probe_nb.observe.hierarchy import Hierarchy
@@ -276,7 +276,7 @@ def _roles(options: WatchConfig) -> frozenset[Role]:
     if options.level == "debug":
         return frozenset()
     roles = frozenset(options.roles)
-    return roles & OF_CALLS if options.level == "api" else roles
+    return roles & config.OF_CALLS if options.level == "api" else roles
 
 
 def _look_beside(

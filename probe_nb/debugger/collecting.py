@@ -38,19 +38,21 @@ Registered = tuple[Any, str, str]
 
 def options(settings: Settings, step: int = 0, tokens: Tokens = None) -> WatchConfig:
     """Return the options of a session that does what the settings ask for."""
+    places = settings.level != "debug"  # there msProbe reads past them
+    cuts = [each for each in settings.slices if each.get("begin") or "end" in each]
     return config.checked(
         level=_LEVELS[settings.level],
         apis=_apis(settings),
         roles=settings.roles,
         first_step=step,
         token_range=tokens,
-        scope=settings.scope or None,
-        names=settings.names or None,
-        slices=settings.slices or None,
+        scope=settings.scope or None if places else None,
+        names=settings.names or None if places else None,
+        slices=cuts or None,
         stacks=settings.extra_info,
         structure=settings.task == "structure",
         values=settings.task != "structure",
-        checksum=_CHECKSUMS[settings.summary_mode],
+        checksum=None if settings.task == "structure" else _CHECKSUMS[settings.summary_mode],
         keep=_keep(settings),
     )
 

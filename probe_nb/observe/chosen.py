@@ -118,18 +118,37 @@ class Stretch:
         """Be before it."""
         self._first, self._last = first, last
         self.open = False
+        self._ended_before = self._ran_on = False
         self.missing = [end for end in (first, last) if end is not None]
         """Ends of which no call was seen."""
 
     def begin_step(self) -> None:
         """Be before it again."""
+        self._ran_on = self.runs_on
+        self.open = self._ended_before = False
+
+    def close(self) -> None:
+        """Be behind it."""
         self.open = False
+
+    @property
+    def runs_on(self) -> bool:
+        """Whether its last call came before its first one, and so never ended it in some step."""
+        return self._ran_on or (self.open and self._ended_before)
+
+    @property
+    def said(self) -> tuple[str, str] | None:
+        """Its ends as they were given; None if one is open."""
+        first, last = self._first, self._last
+        return None if first is None or last is None else (first.said, last.said)
 
     def begins(self, is_it: Callable[[End], bool]) -> tuple[bool, bool]:
         """Tell whether a call that begins now belongs to it, and whether it ends with it."""
         if self._is(self._first, is_it):
             self.open = True
-        return self.open, self._is(self._last, is_it)
+        ends = self._is(self._last, is_it)
+        self._ended_before |= ends and not self.open
+        return self.open, ends
 
     def _is(self, end: End | None, is_it: Callable[[End], bool]) -> bool:
         if end is None or not is_it(end):
@@ -180,7 +199,8 @@ class Chosen:
         """
         self._watched = watched
         self._names = names
-        self._mixed = level == "mix"
+        self._unmet = set(names)
+        self._mixed, self._of_functions = level == "mix", level == "api"
         self._training = None if when is None else when == "train"
         if when is not None and not watched:
             raise ConfigError(f"`when` is {when!r}, and there is no module whose mode could tell.")
@@ -231,11 +251,27 @@ class Chosen:
             self._close()
 
     def unmet(self) -> list[str]:
-        """Say which ends of the scope no call was of."""
+        """Say which names and which ends of the scope no call was of, and if it never ended."""
         found = [end for each in self._scope or () if each is not None for end in each.missing]
-        return [
+        scope = [
             f"`scope` has `{said}`, of which no call was seen: check the name and its number"
             for said in dict.fromkeys(end.said for end in found)
+        ]
+        names = [
+            f"`names` has `{name}`, which is in the name of no call that was seen: a name is "
+            "such as `Module.fc1.Linear.forward.0`"
+            for name in self._names
+            if name in self._unmet
+        ]
+        return [*scope, *self._ran_on(), *names]
+
+    def _ran_on(self) -> list[str]:
+        stretches = (each for each in self._scope or () if each is not None and each.runs_on)
+        return [
+            f"`scope` ends with `{said[1]}`, which ran before `{said[0]}` began: from there on "
+            "everything was recorded, to the end of the step"
+            for said in dict.fromkeys(each.said for each in stretches)
+            if said is not None
         ]
 
     def _in_scope(self, is_it: Callable[[End], bool]) -> tuple[bool, bool, bool]:
@@ -250,12 +286,16 @@ class Chosen:
         return forward, backward, ends or ends_too
 
     def _close(self) -> None:
-        self.begin_step()
+        for each in self._scope or ():
+            if each is not None:
+                each.close()
 
     def _named(self, what: Watched | str, number: int, around: Call | None) -> tuple[bool, bool]:
         """Tell of each direction whether a name is asked for, or that of what is around."""
         inside = WHOLE.inside if around is None else around.choice.inside
         forward, backward = (spelled(what, number, way) for way in _WAYS)
+        if self._unmet and (isinstance(what, str) or not self._of_functions):
+            self._unmet -= {each for each in self._unmet if each in forward or each in backward}
         return (
             inside[0] or any(each in forward for each in self._names),
             inside[1] or any(each in backward for each in self._names),

@@ -36,9 +36,6 @@ from probe_nb.observe.select import Watched
 from probe_nb.observe.sink import Facts, Sink
 from probe_nb.terms import Role
 
-OF_CALLS: Final[frozenset[Role]] = frozenset({"input", "output", "grad_output", "grad_input"})
-"""What is recorded of a call of a function."""
-
 _WRITES_UNSEEN: Final = frozenset(
     f"{prefix}.{name}"
     for prefix in ("Functional", "Torch")
@@ -204,7 +201,7 @@ class Functions:
             if known is not None and chosen:
                 name = self._namer.name(known, seen.args, frame)
                 args, kwargs = self._written.of(seen.args, seen.kwargs, frame)
-                seen = seen._replace(name=name, args=args, kwargs=kwargs)
+                seen = Seen(name, args, kwargs)
             if chosen and seen.name:
                 with aside():
                     return self._begin(seen, around, frame)
@@ -249,17 +246,17 @@ class Functions:
             (clock.step, clock.micro_step) if around is None else (around.step, around.micro_step)
         )
         training = around is not None and around.training
-        call = Call(watched, 0, *when, number, training, choice=choice)
+        call = Call(watched, 0, *when, number, training, silent=choice.silent)
         if self.hierarchy is not None:
             self.hierarchy.begin(call, around, frame)
         leaves = arguments(args, seen.kwargs, self._unread)
-        if self._inputs and choice.silent != "forward":
+        if self._inputs and call.silent != "forward":
             for leaf, t in leaves:
                 self._sink.tensor(call, ("input", leaf), t)
-        if self.values is not None and choice.silent != "forward":
+        if self.values is not None and call.silent != "forward":
             self.values.given(call, args, seen.kwargs, self._unread)
         entered = None
-        flows = seen.graph and choice.silent != "backward" and self._gradients.reads
+        flows = seen.graph and call.silent != "backward" and self._gradients.reads
         if flows and torch.is_grad_enabled():
             entered = self._gradients.entering(leaves)
         written = args[0] if name == "Tensor.__setitem__" else seen.written
@@ -271,13 +268,13 @@ class Functions:
             self._rewrote()
         result = begun.written if result is None else result
         leaves = results(result, self._unread)
-        if self._outputs and call.choice.silent != "forward":
+        if self._outputs and call.silent != "forward":
             for leaf, t in leaves:
                 if late:
                     self._sink.absent(call, ("output", leaf), Facts.of(t), "unsupported")
                 else:
                     self._sink.tensor(call, ("output", leaf), t)
-        if self.values is not None and not late and call.choice.silent != "forward":
+        if self.values is not None and not late and call.silent != "forward":
             self.values.returned(call, result, self._unread)
         if begun.entered is not None:
             self._gradients.leaving(call, begun.entered, leaves)

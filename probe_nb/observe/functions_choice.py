@@ -73,7 +73,7 @@ class Choice:
             known = prefix not in LISTED or own in self._names.all()
         near = closest(prefix, PREFIXES, n=1) if dot and prefix not in PREFIXES else ""
         if not known or (near and "*" not in prefix):
-            raise ConfigError(_unknown(word, name, option, near or self._nearest(name)))
+            raise ConfigError(_unknown(word, name, option, self._nearest(name) or near))
         return own
 
     def _nearest(self, name: str) -> str:

@@ -276,6 +276,34 @@ def test_names_and_a_range_hold_both(net):
     assert found == calls("blocks.1.fc", "blocks.2.fc")
 
 
+@pytest.mark.parametrize("level", ["module", "api", "mix"])
+def test_a_name_that_nothing_has_is_said(net, level):
+    run = trained(net, names=["linear", "Linear", "nope"], level=level)
+    assert len(run) > 0
+    said = [text for text in run.info.notices if text.startswith("`names`")]
+    missed = {"module": ["linear"], "api": ["Linear"], "mix": []}[level]
+    assert [text.split("`")[3] for text in said] == [*missed, "nope"]
+    assert all("in the name of no call that was seen" in text for text in said)
+
+
+def test_a_range_the_wrong_way_round_is_said_and_one_that_ends_later_is_not(net):
+    def said(scope, steps=2):
+        with no_faults(), probe.watch(net, scope=scope, live=False) as run:
+            for _ in range(steps):
+                net(torch.randn(2, 3)).sum().backward()
+                run.step()
+        return [text for text in run.info.notices if "ran before" in text]
+
+    (text,) = said(("blocks.2", "blocks.1"))
+    assert text.startswith("`scope` ends with `blocks.1`, which ran before `blocks.2` began")
+    assert said(("blocks.2", "blocks.1"), steps=1) == [text]
+    assert said(("blocks.2.act", "blocks")) == []
+    assert said(("blocks.1", "blocks.1")) == []
+    backward = [f"Module.blocks.{n}.Block.backward.0" for n in (2, 1)]
+    assert said(backward) == []
+    assert len(said(backward[::-1])) == 1
+
+
 # -- when, ranks ----------------------------------------------------------------------------------
 
 

@@ -225,6 +225,17 @@ def test_a_config_is_frozen_and_can_be_written_as_json():
         ({"names": ()}, "`names` is ()"),
         ({"slices": [{"dim": -1, "begin": 1, "end": 2}]}, "`slices` is"),
         ({"slices": []}, "`slices` is []"),
+        ({"slices": [{"dim": 0}]}, "cuts nothing"),
+        ({"slices": "1::"}, "cuts nothing"),
+        ({"slices": "0:3:1"}, "leaves nothing"),
+        ({"slices": "0:3:3"}, "leaves nothing"),
+        ({"slices": "0:-1:-3"}, "leaves nothing"),
+        ({"slices": "0:-3:0"}, "leaves nothing"),
+        ({"slices": "0:0:0"}, "leaves nothing"),
+        ({"slices": [{"dim": 0, "begin": 8, "size": 8}]}, "leaves nothing"),
+        ({"slices": [{"dim": 0, "begin": -2, "end": 6, "size": 8}]}, "leaves nothing"),
+        ({"level": "api", "roles": "param"}, "functions have grad_input, grad_output, input"),
+        ({"level": "L1", "roles": "param_grad", "backward_only": True}, "functions have"),
         ({"forward_only": True, "backward_only": True}, "leave nothing"),
         ({"forward_only": True, "roles": "grad_input"}, "`forward_only` leaves nothing"),
     ],
@@ -232,6 +243,51 @@ def test_a_config_is_frozen_and_can_be_written_as_json():
 def test_what_chooses_is_checked(options, said):
     with pytest.raises(ConfigError, match=re.escape(said)):
         checked(**options)
+
+
+@pytest.mark.parametrize(
+    "cut", ["0:0:1", "0:-3:-1", "0:-3:", "0:2:-1", "0:-4:2", "0::2", "0::-1", "1:5:"]
+)
+def test_a_cut_that_leaves_something_of_some_size_is_taken(cut):
+    ((_, begin, end, _),) = checked(slices=cut).slices
+    assert any(range(n)[begin:end] for n in range(10))
+
+
+OF_TRUTH = ["reduce_once", "recompute", "stacks", "structure", "values"]
+
+
+@pytest.mark.parametrize("option", [*OF_TRUTH, "forward_only", "backward_only"])
+@pytest.mark.parametrize("value", ["yes", "", 1, 0, None, [True]])
+def test_what_is_asked_as_yes_or_no_is_no_text_and_no_number(option, value):
+    with pytest.raises(ConfigError, match=rf"`{option}` is .*; give True or False"):
+        checked(**{option: value})
+
+
+@pytest.mark.parametrize(
+    ("to", "options"),
+    [
+        (
+            {"structure": True},
+            {
+                "alerts": {"a": "l2 > 1"},
+                "on_finding": print,
+                "keep": "fc1",
+                "checksum": "xor",
+                "stop_on": "nonfinite",
+                "extras": "hist",
+            },
+        ),
+        (
+            {"level": "debug"},
+            {"select": "fc1", "scope": ("a", "b"), "names": "fc1", "when": "train"},
+        ),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused_by_name(to, options):
+    assert checked(**to, memory="1MiB")
+    for name, value in options.items():
+        with pytest.raises(ConfigError, match=f"give it without `{name}`"):
+            checked(**to, **{name: value})
 
 
 def test_one_way_leaves_its_roles():
