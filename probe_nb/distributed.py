@@ -20,6 +20,7 @@ from probe_nb.errors import ConfigError, RunFormatError, SelectionError, notify
 from probe_nb.grammar import Memory, as_bytes
 from probe_nb.run import Run, made_of
 from probe_nb.session import sessions
+from probe_nb.store import beside
 from probe_nb.store.keeping import Tensors
 from probe_nb.store.merging import Member, merge
 from probe_nb.store.parts import Parts
@@ -92,7 +93,7 @@ class _Gathered:
                 self._refuse(where, printable(str(head["refused"])))
                 return
             parts = _unpacked(head["files"], data, start, self._share)
-        except (struct.error, LookupError, TypeError, ValueError, RunFormatError) as error:
+        except (*beside.DAMAGE, struct.error, RunFormatError) as error:
             self._refuse(where, f"what came is damaged ({error})")
         else:
             self._members.append(Member(parts, number, where))
@@ -251,7 +252,7 @@ def _refusal(why: str) -> bytes:
 def _unpacked(files: Any, data: bytes, start: int, budget: int | None) -> Parts:
     with tempfile.TemporaryDirectory() as folder:
         for name, size in files:
-            if name not in _NAMES or start + size > len(data):
+            if name not in _NAMES or not 0 <= size <= len(data) - start:
                 raise ValueError(f"`{name}` does not belong there")
             (Path(folder) / name).write_bytes(memoryview(data)[start : start + size])
             start += size

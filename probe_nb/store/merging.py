@@ -9,6 +9,7 @@ be asked of all rows alike.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -199,9 +200,8 @@ class Beside:
             FileNotFoundError: Those of a process are gone.
             RunFormatError: They are damaged.
         """
-        found = []
-        for tensors, rank in self._members:
-            for each in tensors.known():
-                each.rank = rank if each.rank < 0 else each.rank
-                found.append(each)
-        return found
+        return [
+            replace(each, rank=rank if each.rank < 0 else each.rank)
+            for tensors, rank in self._members
+            for each in tensors.known()
+        ]
