@@ -120,6 +120,7 @@ export class Table {
     const { rows, groups } = listed;
     this.rows = rows;
     this.groups = groups;
+    if (!groups.some(({ key }) => key === this.onGroup)) this.onGroup = null;
     this.axis = axis;
     this.order = order;
     this.version++;
@@ -133,8 +134,8 @@ export class Table {
   }
 
   select(row: number): void {
+    if (row !== this.selected) this.onGroup = null;
     this.selected = row;
-    this.onGroup = null;
     this.paint();
   }
 
@@ -176,7 +177,10 @@ export class Table {
       this.fill(row, index);
       if (this.current(row.site)) active = row.element.id;
     }
-    for (const row of this.pool) row.element.hidden = !used.has(row);
+    for (const row of this.pool) {
+      row.element.hidden = !used.has(row);
+      if (row.element.hidden) setAttribute(row.element, "aria-selected", "false");
+    }
     setAttribute(this.element, "aria-activedescendant", active);
   }
 
@@ -270,8 +274,10 @@ export class Table {
   /** Select a site, or fold a group. */
   private choose(row: number): void {
     const group = this.groups[-row - 1];
-    if (row >= 0) this.events.select(row);
-    else if (group) {
+    if (row >= 0) {
+      this.onGroup = null;
+      this.events.select(row);
+    } else if (group) {
       this.onGroup = group.key;
       this.events.fold(group, !group.open);
     }
@@ -381,8 +387,10 @@ export class Table {
 
   /** Put the keys on a row: a site is selected, a group only reached. */
   private stand(row: number): void {
-    if (row >= 0) this.events.select(row);
-    else this.onGroup = this.groups[-row - 1]?.key ?? null;
+    if (row >= 0) {
+      this.onGroup = null;
+      this.events.select(row);
+    } else this.onGroup = this.groups[-row - 1]?.key ?? null;
     this.reveal(row);
   }
 

@@ -143,10 +143,10 @@ export class Toolbar {
     for (const box of this.listed.querySelectorAll("input")) box.checked = !hidden.has(box.value);
   }
 
-  private box({ key, title }: Column): HTMLElement {
+  private box({ key, label, title }: Column): HTMLElement {
     const box = h("input", { type: "checkbox", value: key });
     box.addEventListener("change", () => this.events.column(key, box.checked));
-    return h("label", { title }, box, ` ${key}`);
+    return h("label", { title }, box, ` ${label}`);
   }
 
   private columnsKey(event: KeyboardEvent): void {

@@ -112,18 +112,21 @@ export function marksOf(data: Data, rows: readonly number[]): Mark[] {
   const found = new Map<string, Mark & { rank: number }>();
   const add = (word: string, glyph: string, tone: Mark["tone"], rank: number): void => {
     const known = found.get(word);
-    if (known) known.count++;
-    else found.set(word, { word, glyph, tone, rank, count: 1 });
+    if (known) {
+      known.count++;
+      if (known.tone === "mute") known.tone = tone;
+    } else found.set(word, { word, glyph, tone, rank, count: 1 });
   };
   const compared = data.status.comparison !== null;
   for (const row of rows) {
     if (compared) {
       const name = data.verdict(row);
       const about = VERDICTS[name];
-      if (about && name !== "same" && name !== "close") add(about.word, about.glyph, about.tone, gravity(data, row));
+      if (!about || name === "same" || name === "close") continue;
+      add(about.word, about.glyph, data.follows(row) ? "mute" : about.tone, gravity(data, row));
     } else {
       data.badges(row).forEach(({ bit, word, glyph, tone }, rank) => {
-        if (bit & ANOMALY) add(word, glyph, tone, -rank);
+        if (bit & ANOMALY) add(word, glyph, data.inherited(row) ? "mute" : tone, -rank);
       });
     }
   }

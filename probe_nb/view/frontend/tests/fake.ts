@@ -1,5 +1,5 @@
 /** Made-up runs in the wire format, written here independently of the decoder. */
-import { COLUMNS, type ColumnName, type Site, type Status } from "../src/types";
+import { COLUMNS, PAIRS, type ColumnName, type PairName, type Site, type Status } from "../src/types";
 
 export interface Row {
   site: Site;
@@ -100,4 +100,20 @@ export function random(seed: number): () => number {
     state = (state * 1664525 + 1013904223) % 4294967296;
     return state / 4294967296;
   };
+}
+
+export type Pair = Partial<Record<PairName, number>>;
+
+/** A comparison: its own header and columns before the frames of the candidate and of the baseline. */
+export function encodePairs(pairs: readonly Pair[], candidate: Uint8Array, baseline: Uint8Array): Uint8Array {
+  const begin = 32 + 8 * PAIRS.length * pairs.length;
+  const bytes = new Uint8Array(begin + candidate.byteLength + baseline.byteLength);
+  const view = new DataView(bytes.buffer);
+  [0x31424e50, 2, pairs.length, PAIRS.length].forEach((value, index) => view.setUint32(4 * index, value, true));
+  PAIRS.forEach((name, c) =>
+    pairs.forEach((pair, r) => view.setFloat64(32 + 8 * (c * pairs.length + r), pair[name] ?? NaN, true)),
+  );
+  bytes.set(candidate, begin);
+  bytes.set(baseline, begin + candidate.byteLength);
+  return bytes;
 }
