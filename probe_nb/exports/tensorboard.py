@@ -53,7 +53,7 @@ class Events:
             max=line.max,
             num=total,
             sum=line.mean * total,
-            sum_squares=line.l2**2,
+            sum_squares=line.l2 * line.l2,
             bucket_limit=limits,
             bucket=counts,
         )

@@ -150,6 +150,19 @@ def test_a_module_that_runs_twice_has_two_lines(tmp_path):
     assert found["(root)/forward.input.0#1/max", 1] == 3.0
 
 
+def test_a_tensor_whose_square_no_float_holds_has_its_scalars_and_buckets(tmp_path):
+    model = nn.Identity()
+    with no_faults(), probe.watch(model, roles="input") as run:
+        model(torch.tensor([3e200, -4e200], dtype=torch.float64))
+    found = events(run.to_tensorboard(tmp_path))
+    assert found["(root)/forward.input.0/max", 0] == pytest.approx(3e200) or np.isinf(
+        found["(root)/forward.input.0/max", 0]  # scalars are of single precision there
+    )
+    histogram = found["(root)/forward.input.0/histogram", 0]
+    assert (histogram.min, histogram.max) == (-4e200, 3e200)
+    assert sum(histogram.bucket) == 2
+
+
 def test_a_monitor_writes_tensorboard_too(tmp_path, monkeypatch):
     from probe_nb.monitor import TrainerMon
 
