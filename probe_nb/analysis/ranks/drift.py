@@ -181,19 +181,19 @@ class Drift:
     def _alone(self, step: int, last: NDArray[np.bool_]) -> tuple[int, ...]:
         """Return the ranks whose optimizer took exactly what their own backward had added."""
         grads = self._grads
-        added: dict[tuple[int, str, str, str], set[int]] = {}
+        added: dict[tuple[int, str, str, str], list[int]] = {}
         taken: dict[int, list[tuple[tuple[int, str, str, str], int]]] = {}
         for place in np.flatnonzero(grads.data["step"] == step).tolist():
             site, rank = grads.site(place), int(grads.data["rank"][place])
             key = rank, site.model, site.module, _parameter(site)
             if _age(site) == 0:
-                added.setdefault(key, set()).add(int(grads.print[place]))
+                added.setdefault(key, []).append(place)
             if last[place]:
-                taken.setdefault(rank, []).append((key, int(grads.print[place])))
+                taken.setdefault(rank, []).append((key, place))
         return tuple(
             rank
             for rank, each in sorted(taken.items())
-            if all(print_ in added.get(key, ()) for key, print_ in each)
+            if all(any(grads.equal(at, own) for own in added.get(key, ())) for key, at in each)
         )
 
 

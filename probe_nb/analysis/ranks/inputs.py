@@ -35,8 +35,8 @@ class Inputs:
                 "inputs",
                 (),
                 "No inputs were compared",
-                detail="what the model is fed was not recorded on two ranks: `roles=` has to have "
-                "`input`, and `select=` the model itself",
+                detail="what the model is fed was constant, or not recorded on two ranks: `roles=` "
+                "has to have `input`, and `select=` the model itself",
             )
             return
         groups = self._groups(ranks)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probe_nb.store.columns import Columns, Filter
-from probe_nb.terms import COUNTS, STATISTICS, Site
+from probe_nb.terms import COUNTS, Site
 
 _AT: Final = ("step", "micro_step", "call", "backward", "site")
-_NUMBERS: Final = ("shape", "dtype", "numel", *STATISTICS, *COUNTS, "checksum")
-NEEDED: Final = (*_AT, "rank", "order", "device", "status", *_NUMBERS)
+_EXACT: Final = ("shape", "dtype", "numel", "min", "max", "absmax", *COUNTS, "checksum")
+_SUMS: Final = {"mean": ("absmax", 1e-6), "std": ("std", 1e-5), "l2": ("l2", 1e-5)}
+"""What is a sum, and how exact it is: kernels add in different orders, and a process changes to the
+compiled one as soon as that is ready. Of what, and which share of it."""
+
+NEEDED: Final = (*_AT, "rank", "order", "device", "status", *_EXACT, *_SUMS)
 
 Ints = NDArray[np.int64]
 Partition = tuple[tuple[int, ...], ...]
@@ -28,7 +33,7 @@ class Rows:
         rows: Their numbers in the run.
         data: Their columns.
         moment: Which are of the same moment on different ranks have the same number.
-        print: Which have the same numbers, every statistic and count, have the same number.
+        print: Which of one moment have the same numbers have the same number.
     """
 
     def __init__(self, columns: Columns, wanted: Callable[[Site], bool]) -> None:
@@ -46,7 +51,8 @@ class Rows:
         known = {kind: code for code, kind in enumerate(dict.fromkeys(kinds))}
         self.kind = np.array([*(known[kind] for kind in kinds), -1])[self.data["device"]]
         self.moment = self._moments()
-        self.print = _numbered([self._plain(name) for name in _NUMBERS])
+        self._exact = _numbered([self._plain(name) for name in _EXACT])
+        self.print = _numbered([self._exact, *map(self._clusters, _SUMS)])
 
     def __len__(self) -> int:
         """Return their number."""
@@ -56,6 +62,28 @@ class Rows:
         """Return a column in which equal values have equal bits."""
         values = self.data[name].astype(np.float64) + 0.0  # -0 is 0
         return np.where(np.isnan(values), np.nan, values)
+
+    @cached_property
+    def _sums(self) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """The sums, and how far two of the same numbers can be apart."""
+        known = {name: np.nan_to_num(self.data[name]) for name in (*_SUMS, "absmax")}
+        return {name: (known[name], share * known[of]) for name, (of, share) in _SUMS.items()}
+
+    def _clusters(self, name: str) -> Ints:
+        """Return which sums of one moment are the same, as far as can be told."""
+        values, apart = self._sums[name]
+        by = np.lexsort((values, self.moment))
+        new = np.diff(self.moment[by], prepend=-1) > 0
+        new[1:] |= np.diff(values[by]) > apart[by][1:]
+        found = np.empty(len(by), np.int64)
+        found[by] = np.cumsum(new)
+        return found
+
+    def equal(self, one: int, other: int) -> bool:
+        """Tell whether two records have the same numbers, at whatever moment they were taken."""
+        sums = self._sums.values()
+        near = all(abs(values[one] - values[other]) <= apart[one] for values, apart in sums)
+        return near and bool(self._exact[one] == self._exact[other])
 
     def _moments(self) -> Ints:
         at = [self.data[name] for name in _AT]

@@ -455,3 +455,24 @@ def test_what_is_shown_is_escaped():
     page = probe.compare_ranks(merge(runs))._repr_html_()
     assert "&lt;b&gt;.weight" in page
     assert "<b>.weight" not in page
+
+
+@pytest.mark.parametrize(
+    ("name", "factor", "seen"),
+    [
+        ("mean", 1 + 1e-9, False),
+        ("std", 1 + 1e-9, False),
+        ("l2", 1 + 1e-9, False),
+        ("l2", 1 + 1e-3, True),
+        ("std", 1 + 1e-3, True),
+        ("max", 1 + 1e-7, True),
+        ("min", 1 + 1e-7, True),
+    ],
+)
+def test_the_order_of_a_sum_is_no_drift_and_another_number_is(name, factor, seen):
+    merged = job([[0.1] * 4] * 2)
+    for block in merged.columns._blocks:
+        rows = block.columns["rank"] == 1
+        block.columns[name] = np.where(rows, factor * block.columns[name], block.columns[name])
+    kinds = probe.compare_ranks(merged).df["kind"].tolist()
+    assert ("drift" in kinds) is seen
