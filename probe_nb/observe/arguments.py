@@ -59,7 +59,7 @@ class Arguments:
             self._record(call, "output", plain_results(output, unread))
 
     def _wants(self, call: Call, role: Role) -> bool:
-        if role not in self._roles or call.choice.silent == "forward":
+        if role not in self._roles or call.silent == "forward":
             return False
         return self._recomputes or not call.recompute
 

@@ -61,8 +61,10 @@ class Call:
     """Gradients that cannot be read; written down for each backward that reaches this call."""
     paid: frozenset[int] = frozenset()
     """The backwards for which that was done."""
+    silent: str = ""
+    """The direction of it that is not recorded, or `all`."""
     choice: Choice = WHOLE
-    """What of it is recorded."""
+    """What of it is recorded, and of what runs inside."""
     row: int = -1
     """Its row in the table of calls; that of the call around it where it has none."""
     stack: int = -1
@@ -215,9 +217,10 @@ class Clock:
 class OpenCalls(threading.local):
     """The calls of this thread that have begun and not ended, outermost first."""
 
-    def __init__(self, regions: Regions) -> None:
-        """Start empty, once per thread."""
+    def __init__(self, regions: Regions, ended: Callable[[Call], None] | None = None) -> None:
+        """Start empty, once per thread; `ended` hears of each call that ends, however it does."""
         self._regions = regions
+        self._ended = ended
         self.stack: list[Call] = []
         self.place = _NOWHERE
 
@@ -228,7 +231,7 @@ class OpenCalls(threading.local):
         """
         stack = self.stack
         while (marks := marks_between(frame, stack[-1] if stack else None)) is None:
-            stack.pop().drop()
+            self._drop(stack.pop())
         around = stack[-1].place if stack else _NOWHERE
         self.place = self._regions.place(around, marks) if marks else around
         return len(stack)
@@ -252,9 +255,10 @@ class OpenCalls(threading.local):
         """Drop the newest call of a module whose forward raised."""
         for place in range(len(self.stack) - 1, -1, -1):
             if self.stack[place].watched is watched:
-                for call in self.stack[place:]:
-                    call.drop()
+                left = self.stack[place:]
                 del self.stack[place:]
+                for call in left:
+                    self._drop(call)
                 return
 
     def leave(self, frame: FrameType, module: object) -> Call | None:
@@ -264,6 +268,14 @@ class OpenCalls(threading.local):
             call = stack[place]
             if call.frame == id(frame) and call.module == id(module):
                 call.place = _NOWHERE
+                if self._ended is not None:
+                    for each in stack[place:]:
+                        self._ended(each)
                 del stack[place:]
                 return call
         return None
+
+    def _drop(self, call: Call) -> None:
+        call.drop()
+        if self._ended is not None:
+            self._ended(call)

@@ -174,7 +174,7 @@ class Gradients:
     def notice(self, call: Call, leaves: list[Leaf]) -> None:
         """Learn of a backward through these outputs of a root, where nothing else tells of it."""
         recorded = self._clock.recording
-        hooked = call.choice.silent in ("", "forward")
+        hooked = call.silent in ("", "forward")
         if recorded and self._outputs and call.watched.selected and hooked:
             return
         if self._clock.expects_training and not self._parameters:

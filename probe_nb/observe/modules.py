@@ -84,7 +84,7 @@ class ModuleHooks:
         """Computes of calls what was asked for beside their tensors."""
         self.hierarchy: Hierarchy | None = None
         """Takes note of what runs inside what."""
-        self.open = OpenCalls(self._regions)
+        self.open = OpenCalls(self._regions, None if chosen is None else chosen.ended)
 
     # torch calls these two. They hold the only `except` between us and the user's model, and the
     # only guard that keeps the user's function modes and tensor classes from seeing what we read.
@@ -259,7 +259,8 @@ class ModuleHooks:
             self._built(watched)
         number, watched.calls = watched.calls, watched.calls + 1
         training, choice = bool(module.training), WHOLE
-        around = self.open.stack[-1] if self.open.stack else None
+        stack = self.open.stack
+        around = stack[-1] if stack else None
         if self._chosen is not None and clock.recording:
             choice = self._chosen.module(watched, number, around, training=training)
         heard = self._only.hears(watched, choice.silent)
@@ -268,11 +269,15 @@ class ModuleHooks:
         when = (clock.step, clock.micro_step, number)
         call = Call(heard or watched, id(frame), *when, training, recorded=recorded)
         call.watched.seen |= seen
-        call.place, call.choice = place, choice
+        call.place = place
+        if choice is not WHOLE:
+            call.choice, call.silent = choice, choice.silent
         place.note(watched, call)
         if self.hierarchy is not None and clock.recording:
-            silenced = heard is None and self._only.now is not None
-            self.hierarchy.begin(call, around, frame, silenced=silenced)
+            if heard is None and self._only.now is not None:
+                self.hierarchy.passed_over(call, around)
+            else:
+                self.hierarchy.begin(call, around, frame)
         return call
 
     def _repeated(self, watched: Watched, frame: FrameType, place: Place, task: int) -> Call | None:
@@ -286,7 +291,8 @@ class ModuleHooks:
         if found is not None:
             about = (found.step, found.micro_step, found.number, found.training)
             call = Call(found.watched, id(frame), *about, True, found.recorded, found)
-            call.choice = found.choice._replace(closes=False)
+            if found.choice is not WHOLE:
+                call.choice, call.silent = found.choice._replace(closes=False), found.silent
             place.note(watched, found)
         elif repeats is not None and repeats.is_checkpoint:  # one whose forward was not seen
             when = (clock.step, clock.micro_step)
@@ -303,10 +309,9 @@ class ModuleHooks:
         if self.extras is not None and not late:
             self.extras.entering(call, module, leaves)
         self._see(call, "input", leaves, late=late)
-        unseen = late or call.choice.silent == "forward"
-        if self.values is not None and not unseen:
+        if self.values is not None and not (late or call.silent == "forward"):
             self.values.given(call, args, kwargs, self.unread)
-        if call.choice.silent == "backward":
+        if call.silent == "backward":
             return
         if self._gradients.reads and call.place.flows and torch.is_grad_enabled():
             if late:
@@ -315,16 +320,13 @@ class ModuleHooks:
 
     def _after(self, call: Call, output: Any, *, late: bool) -> None:
         entered, call.entered = call.entered, None
-        if self._chosen is not None:
-            self._chosen.ended(call)
         leaves = results(output, self.unread)
         if call.watched.is_root and not call.recompute:
             self._gradients.notice(call, leaves)
         if not call.recorded:
             return
         self._see(call, "output", leaves, late=late)
-        unseen = late or call.choice.silent == "forward"
-        if self.values is not None and not unseen:
+        if self.values is not None and not (late or call.silent == "forward"):
             self.values.returned(call, output, self.unread)
         if self.extras is not None and (module := call.watched.module()) is not None:
             self.extras.leaving(call, module, [] if late else leaves)
@@ -339,7 +341,7 @@ class ModuleHooks:
         """Hand tensors over; `late` says that a hook of the user's may still replace them."""
         if role not in self._roles or (call.recompute and not self._recomputes):
             return
-        if call.choice.silent == "forward":
+        if call.silent == "forward":
             return
         for leaf, t in leaves:
             if late:

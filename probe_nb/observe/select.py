@@ -70,6 +70,8 @@ class Watched:
     """Of what is no module: the name that its rows have beside its class."""
     sites: dict[tuple[str, ...], tuple[bytes, bool, bool]] = field(default_factory=dict)
     """Of each site what its rows have in common: see `recorder.Spot`."""
+    callee: int = -1
+    """Its code in the table of calls, -1 before its first call there."""
     shell: weakref.ref[nn.Module] | None = None
     """The wrapper around it; of several the one that spreads it over processes."""
     _parameters: dict[tuple[int, int], Call] = field(default_factory=dict)
@@ -91,16 +93,21 @@ class Watched:
         if module is None or type(module) is self.cls:
             return False
         self.cls = type(module)
-        self.sites.clear()
+        self._forget_names()
         return True
 
     def lies_at(self, model: str, paths: list[str]) -> None:
         """Take note of all the paths of the module in a model."""
         if model == self.model and self.path not in paths:
             self.path = paths[0]
-            self.sites.clear()
+            self._forget_names()
         known = (self.path, *self.aliases)
         self.aliases += [path for path in paths if path not in known]
+
+    def _forget_names(self) -> None:
+        """Have looked up anew what is written under a path and a class that changed."""
+        self.sites.clear()
+        self.callee = -1
 
     def begin_step(self) -> None:
         """Count calls from 0 again."""

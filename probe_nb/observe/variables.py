@@ -15,7 +15,7 @@ from torch import Tensor
 
 from probe_nb.observe.arguments import ValueSink, plain_results
 from probe_nb.observe.aside import aside
-from probe_nb.observe.calls import WHOLE, Call, Clock
+from probe_nb.observe.calls import Call, Clock
 from probe_nb.observe.compiled import beside
 from probe_nb.observe.gradients import Gradients
 from probe_nb.observe.leaves import Leaf, results
@@ -118,7 +118,7 @@ class Variables:
             when, training = (around.step, around.micro_step), around.training
         number = self._counts[watched.api]
         self._counts[watched.api] = number + 1
-        call = Call(watched, 0, *when, number, training, recorded=clock.recording, choice=WHOLE)
+        call = Call(watched, 0, *when, number, training, recorded=clock.recording)
         place.note(watched, call)
         return call
 

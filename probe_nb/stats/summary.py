@@ -143,6 +143,8 @@ class Reducer:
 
     def _unwritten(self) -> bool:
         """Tell whether no collective has run since; else nothing counts as seen any more."""
+        if not communication.groups and self._begun == 0:
+            return True  # most often: there are no processes to speak to
         begun = communication.begun()
         if begun == self._begun is not None:
             return True

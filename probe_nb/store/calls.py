@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import operator
+import sys
 import threading
 from struct import Struct
 from typing import Any, Final
@@ -30,6 +31,8 @@ COLUMNS: Final = ("step", "micro_step", "rank", *OF, "call", "parent", "stack")
 
 _BUDGET: Final = 2**27
 _ROW: Final = Struct("=iiiiiiq")
+_SIZE: Final = _ROW.size
+_pack: Final = _ROW.pack
 _DTYPE: Final = np.dtype(
     [(name, "<i4") for name in ("step", "micro_step", "rank", "site", "call", "stack")]
     + [("parent", "<i8")]
@@ -68,6 +71,7 @@ class Calls:
         self.stacks: Interned[Stack] = Interned()
         self._frames = 0
         self._rows = bytearray()
+        self._room = self._rows_that_fit()
         self._lock = threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -81,7 +85,7 @@ class Calls:
 
     def __len__(self) -> int:
         """Return the number of calls."""
-        return len(self._rows) // _ROW.size
+        return len(self._rows) // _SIZE
 
     # -- writing --------------------------------------------------------------------------------
 
@@ -101,11 +105,17 @@ class Calls:
         `callee` and `stack` are codes of `callees` and `stacks`; `parent` is the row of the call
         around it.
         """
+        return self.append(step, micro_step, rank, callee, call, stack, parent)
+
+    def append(  # noqa: PLR0917 - each call of the model's pays for keywords
+        self, step: int, micro_step: int, rank: int, callee: int, call: int, stack: int, parent: int
+    ) -> int:
+        """Do what `add` does, with the columns in the order in which they are kept."""
         with self._lock:
-            if self.full or self._is_full(step):
-                return ABSENT
-            row = len(self._rows) // _ROW.size
-            self._rows += _ROW.pack(step, micro_step, rank, callee, call, stack, parent)
+            row = len(self._rows) // _SIZE
+            if row >= self._room:
+                return self._refused(step)
+            self._rows += _pack(step, micro_step, rank, callee, call, stack, parent)
         return row
 
     def callee(self, called: Callee) -> int:
@@ -122,20 +132,27 @@ class Calls:
             return ABSENT
         known = len(self.stacks.values)
         code = self.stacks.code(frames)
-        self._frames += len(frames) if code == known else 0
+        if code == known:
+            self._frames += len(frames)
+            self._room = self._rows_that_fit()
         return code
 
-    def _is_full(self, step: int) -> bool:
-        if self.budget is None or len(self._rows) + self._frames * _FRAME < self.budget:
-            return False
-        self.full = True
-        text = (
-            f"{len(self):,} calls took {spelled(self.budget)}: from step {step} on `run.calls()` "
-            "has none."
-        )
-        self.notices.append(text)
-        notify(f"probe_nb: {text}")
-        return True
+    def _rows_that_fit(self) -> int:
+        """Return how many rows there may be beside the stacks that are there."""
+        if self.budget is None:
+            return sys.maxsize
+        return -((self._frames * _FRAME - self.budget) // _SIZE)
+
+    def _refused(self, step: int) -> int:
+        if not self.full:
+            self.full, self._room = True, 0
+            text = (
+                f"{len(self):,} calls took {spelled(self.budget or 0)}: from step {step} on "
+                "`run.calls()` has none."
+            )
+            self.notices.append(text)
+            notify(f"probe_nb: {text}")
+        return ABSENT
 
     def take(self, other: Calls, rank: int = ABSENT) -> None:
         """Add all calls of another table, in their order; `rank` is that of those without one."""
@@ -197,6 +214,7 @@ class Calls:
         found.callees = Interned(Callee(*map(_text, each)) for each in about["callees"])
         found.stacks = Interned(tuple(map(_frame, each)) for each in about["stacks"])
         found._frames = sum(map(len, found.stacks.values))
+        found._room = found._rows_that_fit()
         columns = np.empty(table.num_rows, _DTYPE)
         for name in columns.dtype.names:
             column = table.column(name).cast(pa.from_numpy_dtype(columns.dtype[name]))
