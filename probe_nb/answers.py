@@ -40,9 +40,10 @@ class Answers(Records):
                 `docs/findings.md` has all, with their sources.
 
         Returns:
-            A DataFrame: `severity` (`error`, `warning`, `note`), `kind`, `model`, `module`,
-            `role`, `leaf`, `step` (from which on it holds), `sentence`, `detail`, `advice` (what
-            to try), `rows` (labels of `run.df` that are evidence), `value` and `threshold`.
+            A DataFrame that prints as sentences: `severity` (`error`, `warning`, `note`), `kind`,
+            `module`, `step` (from which on it holds), `sentence`, `detail`, `advice` (what to try),
+            `model`, `role`, `leaf`, `rows` (labels of `run.df` that are evidence), `value` and
+            `threshold`.
 
         Raises:
             ConfigError: There is no threshold of that name, or its value makes no sense.
@@ -64,7 +65,7 @@ class Answers(Records):
 
         Args:
             dtype: `"float16"`, `"bfloat16"`, `"float8_e4m3fn"` or `"float8_e5m2"`, or torch's own.
-            step: One step; all steps by default.
+            step: One step, -1 for the last; all steps by default.
 
         Returns:
             A DataFrame, one row per site: `underflow`, `subnormal` and `overflow` are shares of the
@@ -135,7 +136,8 @@ class Answers(Records):
 
         Args:
             module: Module path, exact or a pattern that matches one module.
-            step: A step; None for the newest in which the module was fed anything.
+            step: A step; None or -1 for the newest in which the module was fed anything, -2 for the
+                one before.
             model: Name of the model, where several have a module of this path.
             rank: One process of several, or some of them, as in `frame`; None for all.
 
@@ -156,7 +158,12 @@ class Answers(Records):
         self.flush()
         return fed(self.columns, module, step, model=model, rank=rank)
 
-    def updates(self, step: int | str | Sequence[int] | None = None) -> pd.DataFrame:
+    def updates(
+        self,
+        step: int | str | Sequence[int] | None = None,
+        *,
+        module: str | Sequence[str] | None = None,
+    ) -> pd.DataFrame:
         """Return what moved each parameter and how far: one row per parameter and step.
 
         Rows are there for every parameter that had a gradient or was moved. What only an
@@ -164,17 +171,21 @@ class Answers(Records):
         be asked for inside a hook of yours on the optimizer, of the step that it is in.
 
         Args:
-            step: A step, several, or a text as `steps=` takes it; None for all.
+            step: A step, several, or a text as `steps=` takes it; -1 is the last; None for all.
+            module: Module path or pattern, or several, as in `frame`; None for all.
 
         Returns:
-            Columns: `model`, `module`, `parameter`, `type` of the module, `step`; `input_absmax`,
-            `input_l2`, `input_mean`, `input_std` of all that the module was fed in the step;
-            `grad_l2`, `grad_absmax` of the gradient as the optimizer saw it, else as the backward
-            left it; `update_l2`; `param_l2` before the step; `ratio`, the update's l2 over that of
-            the parameter; `lr` of its group; `skipped`, whether the step was not made; `status` of
-            the update, such as `skipped_budget`. `pd.NA` means that there is no such number.
+            Columns: `module`, `parameter`, `step`; `ratio`, the update's l2 over that of the
+            parameter; `update_l2`; `param_l2` before the step; `model`, `type` of the module;
+            `input_absmax`, `input_l2`, `input_mean`, `input_std` of all that the module was fed in
+            the step; `grad_absmax`, `grad_l2` of the gradient as the optimizer saw it, else as the
+            backward left it; `lr` of its group; `skipped`, whether the step was not made; `status`
+            of the update, such as `skipped_budget`. `pd.NA` means that there is no such number.
 
             An optimizer that stepped several times in a step is told of with its last.
+
+        Raises:
+            SelectionError: There is no such step or module.
 
         >>> import torch, probe_nb as probe
         >>> model = torch.nn.Linear(1, 1, bias=False)
@@ -186,12 +197,12 @@ class Answers(Records):
         [['weight', 1.0, 1.0, 0.5, 0.5]]
         """
         self.flush()
-        return updates(self.columns, self.info.moved, step)
+        return updates(self.columns, self.info.moved, step, module)
 
     def kept(self) -> pd.DataFrame:
         """Return one row per tensor that was to be kept: where it was seen, and if it is there.
 
-        Columns: `model`, `module`, `direction`, `role`, `leaf`, `step`, `micro_step`, `call`,
+        Columns: `module`, `role`, `leaf`, `step`, `model`, `direction`, `micro_step`, `call`,
         `backward`, as in `df`; `dtype`, `shape`, `bytes`; `status`: `"kept"`, or `"not kept: "` and
         the reason; `rank`. `docs/kept-tensors.md` has the reasons.
         """

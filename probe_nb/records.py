@@ -138,8 +138,9 @@ class Records:
         """Return one statistic of one site over steps.
 
         Several calls, micro steps or leaves in a step are joined into one number: the smallest
-        `min`, the largest `max`, `absmax` or `l2`, the sum of a count, the mean of the rest
-        weighted by the number of elements.
+        `min`, the largest `max` or `absmax`, the `l2` of all elements together (the root of the
+        sum of squares), the sum of a count, the mean of the rest weighted by the number of
+        elements.
 
         Leaves are joined unless `leaf` names one: weight and bias, every tensor of a tuple. Of
         `param_grad` those are joined that hold what a backward adds (`weight`), and those that

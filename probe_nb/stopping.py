@@ -6,8 +6,10 @@ are read, and where they are a birth an exception goes the way that a fault of t
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Final, Protocol
 
 from torch import Tensor
@@ -25,7 +27,16 @@ from probe_nb.terms import Status
 
 _KEPT: Final = "The run up to here is `error.run`, and this is `error.origin`."
 
+_INSIDE: Final = 'The forward of this module has returned; `level="mix"` stops at the line in it.'
+
 _NO_MORE: Final = "the watch does not stop at NaN or Inf any more"
+
+
+def _hide(frame: FrameType | None) -> None:
+    """Have IPython leave out our frames around this one: what failed is in the user's."""
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("probe_nb"):
+        frame.f_locals["__tracebackhide__"] = True
+        frame = frame.f_back
 
 
 class Recording(Sink, Protocol):
@@ -101,7 +112,8 @@ class Stopper:
     def fault(self, watched: Watched | None, where: str, error: Exception) -> None:
         """Hand on an error of our own; what was raised on purpose is none."""
         if isinstance(error, NonFiniteError):
-            raise error
+            _hide(sys._getframe())  # noqa: SLF001 - there is no other way to the frames
+            raise error.with_traceback(None)
         self._recording.fault(watched, where, error)
 
     # -- the session ----------------------------------------------------------------------------
@@ -151,6 +163,8 @@ class Stopper:
         lines = found.lines()
         if place := own_lines():
             lines.insert(1, f"  your code: {place}")
+        if (born.phase, born.why, born.at.api) == ("forward", "own", ""):
+            lines.append(f"  {_INSIDE}")
         self._error = NonFiniteError("\n".join([*lines, f"  {_KEPT}"]), found, self._run)
         self._closes(f"NonFiniteError: {found.sentence}")
         return self._error

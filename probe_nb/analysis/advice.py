@@ -6,8 +6,8 @@ from typing import Final
 
 _BY_KIND: Final = {
     "non_finite": "Look at the rows of this call: `run.frame(step=…, module=…)`.",
-    "loss_scale": "A scale that does not settle means that the gradients are not finite by "
-    "themselves: look where they arise without a scaler, and start with a lower `init_scale`.",
+    "loss_scale": "Start with a lower `init_scale`. If they overflow at a scale of 1 too, the "
+    "gradients are not finite by themselves: look where they arise without a scaler.",
     "clipped": "Widen the dtype of this module or scale its input; what was larger is lost.",
     "overflow_risk": "Keep this module in float32 or bfloat16 (`torch.autocast(enabled=False)` "
     "around it), or lower the scale of its input or weights.",

@@ -191,10 +191,12 @@ class ScalerSteps:
     Attributes:
         last: The last of them, -1 if there is none.
         overflowed: Those with a non-finite gradient, rising.
+        first: Where the first of these is not finite.
     """
 
     last: int = -1
     overflowed: list[int] = field(default_factory=list)
+    first: Overflow | None = None
     _recent: dict[int, Overflow | None] = field(default_factory=dict)
     _old: tuple[int, int, Overflow | None] = (-1, 0, None)  # the last one, the streak up to it
 
@@ -248,6 +250,8 @@ class ScalerSteps:
         self._recent[step] = min(both, default=None)
         if known is None and found is not None:
             insort(self.overflowed, step)
+        if found is not None and self.overflowed[0] == step:
+            self.first = self._recent[step]
         self.last = max(self.last, step)
         if len(self._recent) > _OPEN:
             oldest = min(self._recent)

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from probe_nb.analysis.finding import SEVERITIES, Finding
+from probe_nb.analysis.listed import Listed
 from probe_nb.analysis.rules import (
     activations,
     alerts,
@@ -33,8 +34,8 @@ from probe_nb.analysis.rules.scene import BACKWARD, Scene
 from probe_nb.errors import notify
 
 COLUMNS: Final = (
-    *("severity", "kind", "model", "module", "role", "leaf", "step", "sentence", "detail"),
-    *("advice", "rows", "value", "threshold"),
+    *("severity", "kind", "module", "step", "sentence", "detail", "advice"),
+    *("model", "role", "leaf", "rows", "value", "threshold"),
 )
 """The columns of `run.findings()`."""
 
@@ -136,7 +137,7 @@ def _beside(scene: Scene, every: list[Finding], born: Finding) -> list[Finding]:
         or (each.step, each.order) < (born.step, born.order)
     ]
     blown_up = _blown_up(scene, born)
-    then = f"it ended in {born.sentence}"
+    then = f"what came of it: {born.sentence}"
 
     def led_there(each: Finding) -> bool:
         if (each.step, each.order) >= (born.step, born.order):
@@ -175,10 +176,10 @@ def _blown_up(scene: Scene, born: Finding) -> bool:
     return bool(len(finite) and finite.max() >= scene.limits.blown_up)
 
 
-def as_frame(findings: list[Finding]) -> pd.DataFrame:
+def as_frame(findings: list[Finding]) -> Listed:
     """Return findings as a DataFrame."""
     rows = [[getattr(each, name) for name in COLUMNS] for each in findings]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     frame["rows"] = frame["rows"].map(list)
     text = [n for n in COLUMNS if n not in {"step", "rows", "value", "threshold"}]
-    return frame.astype(dict.fromkeys(text, "str") | {"step": "int64"})
+    return Listed(frame.astype(dict.fromkeys(text, "str") | {"step": "int64"}))

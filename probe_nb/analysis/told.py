@@ -279,6 +279,7 @@ class Words:
             return f"{_LOOK_BACK[why]} {_POLES}".strip()
         if why == "own":
             asked = f'step={birth.step}, module="{birth.at.module}"'
+            asked += f', api="{birth.at.api}"' if birth.at.api else ""
             asked += "" if self._one else f", rank={birth.rank}"
             general = advice_for("non_finite", birth.at.type).replace(_ASK, asked)
             return self._near_the_end() or general

@@ -9,18 +9,19 @@ import numpy as np
 import pandas as pd
 
 from probe_nb.store.columns import Columns
-from probe_nb.store.filters import chosen
+from probe_nb.store.filters import at, chosen, steps_in
 
 COLUMNS: Final = {
-    **dict.fromkeys(("model", "module", "parameter", "type"), "str"),
+    **dict.fromkeys(("module", "parameter"), "str"),
     "step": "int64",
+    **dict.fromkeys(("ratio", "update_l2", "param_l2"), "Float64"),
+    **dict.fromkeys(("model", "type"), "str"),
     **dict.fromkeys(("input_absmax", "input_l2", "input_mean", "input_std"), "Float64"),
-    **dict.fromkeys(("grad_l2", "grad_absmax", "update_l2", "param_l2", "ratio"), "Float64"),
-    "lr": "Float64",
+    **dict.fromkeys(("grad_absmax", "grad_l2", "lr"), "Float64"),
     "skipped": "boolean",
     "status": "object",
 }
-"""The columns of `run.updates()`, in order, and their types."""
+"""The columns of `run.updates()` and their types; a terminal shows the first and the last ones."""
 
 _READ: Final = (
     *("step", "order", "model", "module", "type", "api", "direction", "role", "leaf", "dtype"),
@@ -35,12 +36,19 @@ _FLOATS: Final = ("float", "bfloat", "complex")
 
 
 def updates(
-    columns: Columns, moved: Mapping[str, Mapping[str, str]], step: Any = None
+    columns: Columns,
+    moved: Mapping[str, Mapping[str, str]],
+    step: Any = None,
+    module: Any = None,
 ) -> pd.DataFrame:
     """Return the rows of `run.updates(step)`; `moved` says in which group each parameter is."""
+    if isinstance(step, (int, np.integer)):
+        step = at(int(step), steps_in(columns), "Nothing was recorded in")
     settings = chosen(columns, {"step": step, "role": ["state"], "direction": "optimizer"}, _READ)
     settings = _plain(settings[settings["api"].astype(str) != ""])
-    rows = _plain(chosen(columns, {"step": step, "role": list(_ROLES[:-1])}, _READ))
+    rows = _plain(
+        chosen(columns, {"step": step, "module": module, "role": list(_ROLES[:-1])}, _READ)
+    )
     rows["parameter"] = rows["leaf"].str.split(".").str[0]
     of_parameters = rows[rows["role"] != "input"]
     found = _parameters(of_parameters)

@@ -17,12 +17,13 @@ from probe_nb.analysis.thresholds import DEFAULTS
 from probe_nb.errors import SelectionError, closest
 from probe_nb.exponents import LOWEST
 from probe_nb.store.columns import Columns
+from probe_nb.store.filters import at, steps_in
 from probe_nb.store.table import Arrays
 
 NAMES: Final = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 COLUMNS: Final = (
-    *("model", "module", "type", "role", "leaf", "dtype", "absmax"),
+    *("module", "role", "leaf", "model", "type", "dtype", "absmax"),
     *("underflow", "subnormal", "overflow", "loss_scale", "lost"),
 )
 """The columns of `run.what_if(dtype)`."""
@@ -52,6 +53,8 @@ def what_if(columns: Columns, dtype: Any, step: int | None = None) -> pd.DataFra
             f"`{name}` is not a dtype to ask about.{closest(name, NAMES)} Known: "
             f"{', '.join(NAMES)}."
         )
+    if step is not None:
+        step = at(step, steps_in(columns), "Nothing was recorded in")
     counts, peaks, hidden, now = _read(columns, step)
     of_tensors = np.array([not each.api for each in columns.tables.sites.values], np.bool_)
     sites = np.flatnonzero((counts.any(axis=1) | (peaks > 0)) & of_tensors)

@@ -25,10 +25,13 @@ _ROLES: Final = {
 
 
 _AT_STEP: Final = {
-    "param": "parameter after the step",
-    "param_grad": "gradient that the optimizer saw of",
+    "param": "parameter {} after the step",
+    "param_grad": "gradient of {} that the optimizer saw",
 }
 """The same tensors are seen in the forward and the backward."""
+
+_HELD: Final = ".grad"
+"""How the leaf of a gradient ends that was read from the parameter, with all that it adds up."""
 
 
 def number(value: float) -> str:
@@ -65,12 +68,14 @@ def steps_of(count: int) -> str:
 
 def tensor(site: Site) -> str:
     """Write which tensor of its module a site is: role, and leaf where it tells something."""
-    role = _ROLES[site.role]
-    if site.direction == "optimizer":
-        role = _AT_STEP.get(site.role, role)
-    elif site.role == "value" and site.direction == "backward":
+    role, leaf = _ROLES[site.role], site.leaf
+    if site.direction == "optimizer" and site.role in _AT_STEP:
+        return _AT_STEP[site.role].format(leaf)
+    if site.role == "param_grad" and leaf.endswith(_HELD):
+        return f"{_HELD} of the parameter {leaf.removesuffix(_HELD)}"
+    if site.role == "value" and site.direction == "backward":
         role = "gradient of the saved value"
-    return role if site.leaf in {"", "0"} else f"{role} {site.leaf}"
+    return role if leaf in {"", "0"} else f"{role} {leaf}"
 
 
 def module(site: Site, *, several: bool) -> str:

@@ -179,8 +179,7 @@ def summed(
 ) -> Histogram:
     """Return the histogram of one site in a step, None for the last, as `Run.histogram` says."""
     rows = of_site(columns, module, role, leaf=leaf, model=model, api=api, rank=rank)
-    if step is None:
-        step = int(rows["step"].max())
+    step = from_the_end(-1 if step is None else step, rows["step"])
     wanted = rows.index[rows["step"] == step]
     found = [each for each in columns.histograms(wanted) if each is not None]
     if not found:
@@ -203,10 +202,44 @@ def fed(
 ) -> pd.DataFrame:
     """Return the rows of a module's forward inputs in a step, as `Run.inputs` says."""
     rows = of_site(columns, module, "input", leaf=None, model=model, api=api, rank=rank)
-    step = int(rows["step"].max()) if step is None else step
+    step = at(-1 if step is None else step, rows["step"], f"`{shown(module)}` was fed nothing in")
     filters = {"module": module, "model": model, "role": ["input"], "step": step, "rank": rank}
     filters["api"] = [str(each) for each in rows["api"].unique()]
     return chosen(columns, filters, COLUMNS)
+
+
+def at(step: int, seen: Iterable[int], nothing_in: str) -> int:
+    """Return a step that is there; a negative one counts from the last, which is -1.
+
+    Raises:
+        SelectionError: It is not there; the message says which are.
+    """
+    known = sorted({int(each) for each in seen})
+    found = from_the_end(step, known)
+    if found in known:
+        return found
+    if not known:
+        raise SelectionError(f"{nothing_in} step {step}, or in any other.")
+    some = "" if len(known) == known[-1] - known[0] + 1 else f", {len(known)} of them"
+    there = f"There are steps {known[0]} to {known[-1]}{some}."
+    there = f"Step {known[0]} is the only one." if len(known) == 1 else there
+    raise SelectionError(f"{nothing_in} step {step}. {there}")
+
+
+def steps_in(columns: Columns) -> list[int]:
+    """Return the steps of all records, rising."""
+    found = [np.unique(block["step"]) for _, block in columns.chunks(names=("step",))]
+    return np.unique(np.concatenate(found)).tolist() if found else []
+
+
+def from_the_end(step: int, seen: Iterable[int]) -> int:
+    """Return a step; of a negative one the step that it counts to from the end, if it is there."""
+    known = sorted({int(each) for each in seen})
+    return known[step] if 0 < -step <= len(known) else step
+
+
+def _is_from_the_end(step: Any) -> bool:
+    return isinstance(step, (int, np.integer)) and int(step) < 0
 
 
 def _parsed(filters: Mapping[str, Any], columns: Columns) -> list[Filter]:
@@ -222,6 +255,10 @@ def _parsed(filters: Mapping[str, Any], columns: Columns) -> list[Filter]:
         if name == "status":
             hits = _matching(name, wanted, STATUSES, fixed=True)
             found.append(_among("status", [STATUSES.index(status) for status in hits]))
+        elif name == "step" and _is_from_the_end(wanted):
+            found.append(
+                Filter(name, _number_test(name, from_the_end(wanted, steps_in(columns)), columns))
+            )
         elif name in OF_SITE:
             words = [getattr(site, name) for site in columns.tables.sites.values]
             known = FIXED.get(name) or tuple(dict.fromkeys(words))
@@ -318,13 +355,25 @@ def _written(name: str, text: str) -> Callable[[Any], Any]:
     )
 
 
+def _of_squares(values: pd.Series, keys: Sequence[pd.Series]) -> pd.Series:
+    """Return the l2 of several tensors as of one; squares neither overflow nor vanish."""
+    groups = values.groupby(list(keys), observed=True)
+    largest = groups.max()
+    of_rows = groups.transform("max")
+    shares = values / of_rows.where((of_rows > 0) & (of_rows < np.inf))
+    root: pd.Series = (shares**2).groupby(list(keys), observed=True).sum() ** 0.5
+    return largest * root.where(root > 0, 1.0)
+
+
 def joined(rows: pd.DataFrame, stat: str, by: Sequence[str] = ("step",)) -> pd.Series:
     """Join the rows of each step, or of each group, into one number, as `Run.history` says."""
     groups = rows.groupby([*by], observed=True)[stat]
     if stat == "min":
         return groups.min()
-    if stat in ("max", "absmax", "l2"):
+    if stat in ("max", "absmax"):
         return groups.max()
+    if stat == "l2":
+        return _of_squares(rows[stat], [rows[key] for key in by])
     if stat in COUNTS:
         return groups.sum(min_count=1)
     there = rows[rows[stat].notna()]

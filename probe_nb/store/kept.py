@@ -10,7 +10,7 @@ from typing import Any, Final
 import pandas as pd
 
 from probe_nb.errors import SelectionError, closest
-from probe_nb.store.filters import as_word
+from probe_nb.store.filters import as_word, from_the_end
 from probe_nb.terms import DIRECTIONS, ROLES, shown
 
 KEPT: Final = "kept"
@@ -97,7 +97,11 @@ def frame(kept: Sequence[Kept]) -> pd.DataFrame:
     for name in ("backward", "rank"):
         numbers = made[name].astype("Int64")
         made[name] = numbers.mask(numbers < 0)
-    return made
+    return made[[*_FIRST, *(name for name in COLUMNS if name not in _FIRST)]]
+
+
+_FIRST: Final = ("module", "role", "leaf", "step")
+"""What a terminal shows in any case."""
 
 
 def find(
@@ -146,6 +150,8 @@ def find(
         "rank": rank,
     }
     here = [e for e in of_role if all(v in (None, getattr(e, n)) for n, v in wanted.items())]
+    if step is not None:
+        step = from_the_end(step, (e.step for e in here if e.data is not None))
     if not here:
         asked = ", ".join(f"{n} {v}" for n, v in wanted.items() if v is not None)
         raise SelectionError(f"{name} has no {role} with {asked}. {_there(of_role)}")

@@ -17,7 +17,7 @@ from probe_nb.analysis.missed import missed, missed_of
 from probe_nb.analysis.words import plural, steps_of
 from probe_nb.terms import ROOT_LABEL, RunInfo, printable
 from probe_nb.view.frame import FrameBuilder, title
-from probe_nb.view.rows import ABSENT, Row, rows_of, worst_first
+from probe_nb.view.rows import ABSENT, MARKS, Row, rows_of, worst_first
 
 ROWS: Final = 20
 """Rows of the plain table."""
@@ -27,7 +27,6 @@ _UNSEEN: Final = 5
 
 SIGNS: Final = {"bad": "✕", "warn": "!", "ok": "✓", "empty": ABSENT}
 
-MARKS: Final = {"error": "✕", "warning": "!", "note": "\N{MIDDLE DOT}"}
 _FURTHER: Final = 2
 """Findings that are said besides the headline."""
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from probe_nb.analysis import verdict as v
 from probe_nb.analysis.evidence import same_call
+from probe_nb.analysis.finding import Finding
 from probe_nb.analysis.uncounted import is_uncounted
 from probe_nb.analysis.words import module, number, tensor
 from probe_nb.terms import COUNTS, ROLES, STATISTICS, STATUSES
@@ -23,7 +24,7 @@ ABSENT: Final = "\N{EN DASH}"
 _TIMES: Final = "\N{MULTIPLICATION SIGN}"
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _WIDTH: Final = 16
-_OUTPUTS, _REST = 9, 10
+_FOUND, _OUTPUTS, _REST = 9, 10, 11
 _NAMES: Final = ("step", "numel", *STATISTICS, *COUNTS, "status")
 
 _TOLD: Final = ("ok", "has_inf")
@@ -37,6 +38,29 @@ FINDINGS: Final = (
     (v.DEAD, "~ all zeros"),
 )
 """Badges below non-finite, gravest first: a sign and a word, for colour may be missing."""
+
+MARKS: Final = {"error": "✕", "warning": "!", "note": "\N{MIDDLE DOT}"}
+
+_NAMED: Final = {
+    "alert": "alert",
+    "clipped": "clipped",
+    "drift": "drift",
+    "frozen": "frozen",
+    "gradient_noise": "noise",
+    "growing": "growing",
+    "input_scale": "input scale",
+    "loss_scale": "overflows",
+    "not_zeroed": "not zeroed",
+    "same_input": "same input",
+    "saturated": "saturated",
+    "stuck": "does not move",
+    "sudden_change": "sudden change",
+    "underflow": "underflow",
+    "unused": "no gradient",
+    "update_lost": "update lost",
+    "update_ratio": "update size",
+}
+"""What a row says of the findings that are about it and have no badge."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +84,14 @@ class Row:
 
 
 def worst_first(builder: FrameBuilder) -> NDArray[np.intp]:
-    """Return all recorded sites: the culprit, its inputs, the other alarms, then the rest.
+    """Return all recorded sites: the culprit, its inputs, the other alarms and findings, the rest.
 
     Of the rest the outputs come first: they tell most. Non-finite rows stand in the order in
     which they became so, equals of the rest in execution order.
     """
     tally, bits = builder.tally, builder.judge.badges()
     rank = np.where(tally.role == ROLES.index("output"), _OUTPUTS, _REST)
+    rank[[each.site for each in builder.findings() if each.severity != "note"]] = _FOUND
     for place, (bit, _) in reversed(list(enumerate(FINDINGS, 4))):
         rank[(bits & bit) > 0] = place
     bad = (bits & (v.NAN | v.INF)) > 0
@@ -87,18 +112,30 @@ def worst_first(builder: FrameBuilder) -> NDArray[np.intp]:
 
 def rows_of(builder: FrameBuilder, sites: NDArray[np.intp]) -> list[Row]:
     """Return the rows of these sites."""
-    bits = builder.judge.badges()
-    return [_row(builder, int(site), int(bits[site])) for site in sites]
+    bits, about = builder.judge.badges(), _about(builder)
+    return [_row(builder, int(site), int(bits[site]), about.get(int(site), [])) for site in sites]
 
 
-def _row(builder: FrameBuilder, site: int, bits: int) -> Row:
+def _about(builder: FrameBuilder) -> dict[int, list[Finding]]:
+    """Return the findings about each site, worst first: those that name it before the others."""
+    found: dict[int, list[Finding]] = {}
+    for each in builder.findings():
+        if each.kind in _NAMED:
+            for site in (each.site, *each.others):
+                found.setdefault(site, []).append(each)
+    for site, mine in found.items():
+        mine.sort(key=lambda each, site=site: each.site != site)  # type: ignore[misc]
+    return found
+
+
+def _row(builder: FrameBuilder, site: int, bits: int, found: list[Finding]) -> Row:
     tally, tables = builder.tally, builder.tally.columns.tables
     about = tables.sites.values[site]
-    values = _values(builder, site)
+    values = _values(builder, site, [each.row for each in found if each.site == site])
     status = STATUSES[int(values["status"])]
     dtype, shape = tables.dtypes.values[values["dtype"]], tables.shapes.values[values["shape"]]
     return Row(
-        finding=_finding(bits, status, int(tally.firsts["bad"].step[site])),
+        finding=_finding(bits, status, int(tally.firsts["bad"].step[site]), found),
         module=module(about, several=tally.several_models),
         type=about.type,
         tensor=tensor(about),
@@ -112,10 +149,10 @@ def _row(builder: FrameBuilder, site: int, bits: int) -> Row:
     )
 
 
-def _values(builder: FrameBuilder, site: int) -> dict[str, Any]:
-    """Return the record that a row shows."""
+def _values(builder: FrameBuilder, site: int, named: list[int]) -> dict[str, Any]:
+    """Return the record that a row shows; `named` are those of findings."""
     tally = builder.tally
-    rows = [int(tally.firsts[kind].row[site]) for kind in ("bad", "saturated", "risk")]
+    rows = [int(tally.firsts[kind].row[site]) for kind in ("bad", "saturated", "risk")] + named
     row = next((row for row in rows if row >= 0), -1)
     if row < 0:
         row = _fed_to_culprit(builder, site)
@@ -138,7 +175,7 @@ def _fed_to_culprit(builder: FrameBuilder, site: int) -> int:
     return int(rows[-1]) if len(rows) else -1
 
 
-def _finding(bits: int, status: str, step: int) -> str:
+def _finding(bits: int, status: str, step: int, found: list[Finding]) -> str:
     words = []
     if bits & v.NAN:
         words.append("✕ NaN")
@@ -148,6 +185,11 @@ def _finding(bits: int, status: str, step: int) -> str:
         since = f" from step {step}" if step >= 0 else ""
         return f"{', '.join(words)}{since}{' (follows)' if bits & v.DOWNSTREAM else ''}"
     words = [word for bit, word in FINDINGS if bits & bit]
+    words += [
+        word
+        for each in found
+        if (word := f"{MARKS[each.severity]} {_NAMED[each.kind]}") not in words
+    ]
     if not words and status not in _TOLD:
         return f"{ABSENT} {status}"
     return ", ".join(words) or "✓ ok"

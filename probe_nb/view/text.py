@@ -81,16 +81,26 @@ def _cells(row: list[str], widths: list[int]) -> list[str]:
 def _fitting(whole: list[list[str]]) -> tuple[list[list[str]], list[int]]:
     """Return the rows with cells as long as the line has room for, and the widths of columns."""
     for limit in range(_WIDE, _CELL - 1, -1):
-        rows = [[_short(cell, limit) for cell in row] for row in whole]
+        rows = [
+            [_short(cell, limit, name) for cell, name in zip(row, _COLUMNS, strict=True)]
+            for row in whole
+        ]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         if sum(widths) + 2 * (len(widths) - 1) <= _TABLE:
             break
     return rows, widths
 
 
-def _short(cell: str, limit: int) -> str:
-    """Return a cell cut to `limit`, its end kept: the end of a module path tells most."""
-    return cell if len(cell) <= limit else "…" + cell[1 - limit :]
+def _short(cell: str, limit: int, column: str) -> str:
+    """Return a cell cut to `limit` where it tells least.
+
+    The end of a module path tells most, and both ends of a tensor's words do: its role and its
+    leaf. Of what was found, and of counts, it is the beginning.
+    """
+    if len(cell) <= limit:
+        return cell
+    kept = {"module": 0, "tensor": limit // 2}.get(column, limit - 1)
+    return f"{cell[:kept]}…{cell[len(cell) - (limit - 1 - kept) :]}"
 
 
 def _wrapped(text: str, limit: int, indent: str = "") -> list[str]:

@@ -559,7 +559,7 @@ def test_inputs_are_the_rows_of_one_step_with_their_labels():
     assert rows[["step", "call", "mean"]].to_numpy().tolist() == [[1, 0, 2.0], [1, 1, 3.0]]
     assert run.df.loc[rows.index].equals(rows)
     assert run.inputs("inner", 0)["mean"].tolist() == [1.0, 2.0]
-    assert run.inputs("inner", 5).empty
+    assert "There are steps 0 to 1." in message(lambda: run.inputs("inner", 5))
     assert "No module matches `inne`" in message(lambda: run.inputs("inne"))
 
 

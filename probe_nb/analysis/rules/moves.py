@@ -42,6 +42,7 @@ class Moves:
     ) -> Moves:
         """Look at those that were moved often enough."""
         ratios, rates = _ratios(scene, owned, sizes)[rows], rates_of(scene, owned, sizes)
+        ratios[_spoilt(scene, owned, steps)[rows]] = np.nan
         early = np.isin(steps, scene.tally.opening.steps)
         settling = [bool((rate := rates[row]) and rate.settles) for row in rows.tolist()]
         ratios[np.ix_(np.array(settling, np.bool_), early)] = np.nan
@@ -107,6 +108,36 @@ class Moves:
         medians = _medians(values, self.scene.limits.update_steps)
         begin = int(np.argmax(medians >= limit))
         return int(self.steps[places[begin + int(np.argmax(values[begin:] >= limit))]])
+
+
+def farthest(scene: Scene, before: int) -> tuple[int, int, float] | None:
+    """Return which weight was moved farthest before a step, when, and how many times its size."""
+    owned, tally = Owned.of(scene), scene.tally
+    found = []
+    for steps, sizes in (
+        (tally.opening.steps, tally.opening.of(tally.sites)),
+        (tally.window.steps, scene.sizes),
+    ):
+        ratios = np.where(owned.trained[:, None], _ratios(scene, owned, sizes), np.nan)
+        ratios[_spoilt(scene, owned, steps) | (steps >= before)] = np.nan
+        if np.isfinite(ratios).any():
+            row, place = np.unravel_index(np.nanargmax(ratios), ratios.shape)
+            found.append((float(ratios[row, place]), int(owned.site[row]), int(steps[place])))
+    if not found:
+        return None
+    ratio, site, step = max(found)
+    return site, step, ratio
+
+
+def _spoilt(scene: Scene, owned: Owned, steps: NDArray[np.int64]) -> Table:
+    """Tell from which step on the weights have NaN or Inf: what is left of one tells no size.
+
+    The step before belongs to them, where the change of a size stands for the update.
+    """
+    first = scene.tally.firsts["bad"].step[owned.site]
+    since = np.searchsorted(steps, first) - 1
+    found: Table = (first >= 0)[:, None] & (np.arange(len(steps)) >= since[:, None])
+    return found
 
 
 def _medians(values: Numbers, steps: int) -> Numbers:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
 from probe_nb.analysis.births import Birth
 from probe_nb.analysis.finding import Finding
 from probe_nb.analysis.firsts import First
+from probe_nb.analysis.rules.moves import farthest
 from probe_nb.analysis.rules.scene import BACKWARD, Scene, Table
 from probe_nb.analysis.tally import Tally
 from probe_nb.analysis.thresholds import DEFAULTS
@@ -43,6 +45,8 @@ def non_finite(scene: Scene) -> list[Finding]:
     after = np.flatnonzero(downstream(tally))
     words = scene.once(born, lambda: Words(tally.columns, born, scene.info))
     detail = [scene.once(("detail", born), words.detail)]
+    if pushed := scene.once(("pushed", born), lambda: _pushed(scene, born)):
+        detail.append(pushed)
     if len(after):
         detail.append(f"{plural(len(after), 'site')} of {tally.sites} turned NaN or Inf after it")
     found = scene.finding(
@@ -58,6 +62,23 @@ def non_finite(scene: Scene) -> list[Finding]:
         advice=words.advice(),
     )
     return [replace(found, module=born.at.module)]
+
+
+_FAR: Final = 10.0
+"""An update this many times its weight is named beside a NaN that came after it.
+
+No training goes on from there, and none that goes well comes near it: 0.001 is usual.
+"""
+
+
+def _pushed(scene: Scene, born: Birth) -> str:
+    """Say which update had blown a weight up before; empty if none had."""
+    moved = None if born.phase in {"input", "buffer"} else farthest(scene, born.step)
+    if moved is None or moved[2] < _FAR:
+        return ""
+    site, step, ratio = moved
+    name = f"{scene.name(site)} ({scene.about(site).leaf})"
+    return f"the update of {name} at step {step} was {number(ratio)} times its size"
 
 
 def _under_an_unnamed_scale(scene: Scene, born: Birth) -> Finding:
@@ -83,13 +104,15 @@ def loss_scale(scene: Scene) -> list[Finding]:
     again = _again(scene)
     if scaler.streak < patience and len(again) >= patience:
         return _collapses(scene, again)
-    if not scaler.streak or scaler.row < 0:
+    if not scaler.streak:
+        return _settled(scene)
+    if scaler.row < 0:
         return []
     detail = f"the loss scale was {number(scaler.scale)}; GradScaler skips such steps"
-    streak = plural(scaler.streak, "step")
+    streak = "step" if scaler.streak == 1 else plural(scaler.streak, "step")
     sentence = f"Gradients overflowed under the loss scale in the last {streak}, first in "
     sentence += scene.place(scaler.site)
-    advice, site, row = "", scaler.site, scaler.row
+    advice, site, row = "" if scaler.streak >= patience else _ONCE, scaler.site, scaler.row
     born = scene.tally.origins.unsettled() if scaler.streak >= DEFAULTS.scaler_patience else None
     if born is not None:
         words = scene.once(born, lambda: Words(scene.tally.columns, born, scene.info))
@@ -111,6 +134,34 @@ def loss_scale(scene: Scene) -> list[Finding]:
         advice=advice,
     )
     return [found if born is None else replace(found, module=born.at.module)]
+
+
+_ONCE: Final = (
+    "Nothing, while it stays at one or two steps in a row: so a GradScaler finds the largest scale "
+    "that fits, at first and whenever it has doubled the scale."
+)
+
+
+def _settled(scene: Scene) -> list[Finding]:
+    """Note which steps a scaler skipped before it found its scale."""
+    steps, first = scene.tally.scaler.overflowed, scene.tally.scaler.first
+    if first is None:
+        return []
+    return [
+        scene.finding(
+            "note",
+            "loss_scale",
+            first.site,
+            f"Gradients overflowed under the loss scale in {plural(len(steps), 'step')}, the last "
+            f"at step {steps[-1]}, and no longer",
+            detail=[f"GradScaler skipped {'it' if len(steps) == 1 else 'them'}"],
+            step=steps[0],
+            value=len(steps),
+            threshold=scene.limits.scaler_patience,
+            row=first.row,
+            advice=_ONCE,
+        )
+    ]
 
 
 def _again(scene: Scene) -> list[int]:

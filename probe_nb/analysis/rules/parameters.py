@@ -10,6 +10,7 @@ import numpy as np
 
 from probe_nb.analysis.finding import Finding
 from probe_nb.analysis.rules.owned import Owned
+from probe_nb.analysis.rules.rates import rates_of
 from probe_nb.analysis.rules.scene import CODE, Scene, Sites
 from probe_nb.analysis.words import plural
 
@@ -53,9 +54,9 @@ def _has_gradients(scene: Scene) -> bool:
     return scene.records_all("param_grad")
 
 
-_CUT: Final = "its module ran, and no gradient came back to it"
-_MEANT: Final = "its module ran without gradients (`no_grad`), or on what needs none"
-_NEVER: Final = "the forward of its module was never seen"
+_CUT: Final = "the module ran, and no gradient came back to it"
+_MEANT: Final = "the module ran without gradients (`no_grad`), or on what needs none"
+_NEVER: Final = "the forward of the module was never seen"
 
 
 def _without_grad(scene: Scene, site: int) -> bool:
@@ -99,7 +100,7 @@ def _keys(model: str, path: str) -> Iterable[tuple[str, str, str]]:
 
 def _unused(scene: Scene, owned: Owned, sites: Sites, severity: str, why: str) -> Finding:
     site, whole = _named(scene, owned, sites)
-    detail = [f"{plural(len(sites), 'parameter')} without a gradient in every backward; {why}"]
+    detail = [f"{plural(len(sites), 'parameter')} had no gradient in any backward", why]
     if why == _CUT and (after := _next_with_gradient(scene, sites)) is not None:
         detail.append(f"the first module after it that has one is {scene.name(after)}")
     others = [other for other in sites.tolist() if other != site]
@@ -109,7 +110,8 @@ def _unused(scene: Scene, owned: Owned, sites: Sites, severity: str, why: str) -
     if not owned.backward[np.isin(owned.site, sites)].any():
         detail[:] = [f"{plural(len(sites), 'parameter')}, and no backward ran in this model"]
     if held:
-        detail.append(f"an optimizer holds it and took {plural(int(held), 'step')}")
+        them = "it" if len(sites) == 1 else "them"
+        detail.append(f"an optimizer that holds {them} took {plural(int(held), 'step')}")
     return scene.finding(
         "warning" if severity == "warning" else "note",
         "unused",
@@ -184,7 +186,8 @@ def frozen(scene: Scene) -> list[Finding]:
     odd = _odd(scene, owned)
     site = int(odd[0]) if len(odd) else int(scene.by_execution(sites)[0])
     shown = np.unique(scene.tally.module[sites])
-    count = f"{plural(len(sites), 'parameter')} of {plural(len(shown), 'module')} are frozen"
+    verb = "is" if len(sites) == 1 else "are"
+    count = f"{plural(len(sites), 'parameter')} of {plural(len(shown), 'module')} {verb} frozen"
     if len(odd):
         sentence = f"{scene.name(site)} is frozen, modules of its class before and after it are not"
     else:
@@ -271,4 +274,21 @@ def _stuck(scene: Scene, owned: Owned, kind: str, sites: Sites, steps: int) -> F
         threshold=0,
         rows=[scene.tally.latest["row"][each] for each in sites.tolist()[:8]],
         others=[other for other in sites.tolist() if other != site],
+        advice=_held_by(scene, owned, sites) if kind == "stuck" else "",
     )
+
+
+def _held_by(scene: Scene, owned: Owned, sites: Sites) -> str:
+    """Say what is known of the optimizers: which were named, and which of them holds these."""
+    if scene.info is None or not scene.info.moved:
+        return ""
+    mine = np.isin(owned.site, sites)
+    if not any(name for row in np.flatnonzero(mine) for name in owned.group[row]):
+        it = "it" if len(sites) == 1 else "them"
+        return (
+            f"No optimizer that was named holds {it}: give {it} to one, or name the one that does. "
+            "Parameters that were replaced after an optimizer was made are not in it."
+        )
+    rates = rates_of(scene, owned, scene.sizes)
+    known = {rate.rate for row in np.flatnonzero(mine) if (rate := rates[row]) is not None}
+    return "Its group has a learning rate of 0: raise it." if known == {0.0} else ""

@@ -52,7 +52,7 @@ def _too_large(scene: Scene, owned: Owned, moves: Moves) -> Finding:
         owned,
         moves.rows[moves.high],
         row=int(moves.rows[row]),
-        sentence=f"Updates of {of} are too large: {number(value)} of the weight per step{what}",
+        sentence=f"Updates of {of} are too large: {_times(value)} per step{what}",
         detail=[*more, _alarm(scene, "above", limit)],
         step=moves.since(row, min(limits.update_ratio, value)),
         value=value,
@@ -68,6 +68,11 @@ _CLIPPED: Final = (
     "Raise the limit of `clip_grad_norm_` (1 to 5 is usual), or leave it out: what the optimizer "
     "is given is next to nothing."
 )
+
+
+def _times(value: float) -> str:
+    """Write an update beside its weight: a share of it, or how many times as large."""
+    return f"{number(value)} {'of' if value < 1 else 'times'} the weight"
 
 
 def _beside_others(moves: Moves, row: int) -> str:
@@ -92,7 +97,7 @@ def _too_small(scene: Scene, owned: Owned, moves: Moves) -> Finding:
         severity="warning" if clipped and every else "note",
         row=int(moves.rows[row]),
         sentence=f"Updates of {scene.name(int(owned.site[moves.rows[row]]))} are too small: "
-        f"{number(value)} of the weight per step{what}",
+        f"{_times(value)} per step{what}",
         detail=[_alarm(scene, "below", limits.update_ratio_low)],
         step=int(moves.steps[moves.there[row]][0]),
         value=value,

@@ -75,7 +75,7 @@ class TestRank:
         found = book.run().findings()
         assert found["kind"].tolist() == ["sudden_change", "non_finite"]
         assert found["severity"].tolist() == ["error", "error"]
-        assert "it ended in NaN first appeared at step 7" in found["detail"][0]
+        assert "what came of it: NaN first appeared at step 7" in found["detail"][0]
 
     def test_the_same_in_many_sites_is_one_finding(self):
         run = hundred_layers(bad=50)

@@ -293,7 +293,7 @@ class TestSuddenChange:
             if step == 6:
                 values[0, 0] = NAN
             book.add("a", values, "param_grad", leaf="weight", step=step, loss_scale=8.0)
-        assert kinds(book, change_backward=16.0) == ["sudden_change"]
+        assert kinds(book, change_backward=16.0) == ["sudden_change", "loss_scale"]
 
     def test_gradients_may_do_more_than_values(self):
         assert kinds(self.series([1.0] * 8 + [40.0], "grad_output")) == []
@@ -501,5 +501,22 @@ class TestLossScale:
         book = Book()
         for step in range(20):
             values = [INF, 1.0] if step < 12 else [1.0, 1.0]
+            book.add("b", [1.0, 1.0], "grad_output", step=step, loss_scale=8.0)
             book.add("a", values, "grad_output", step=step, loss_scale=8.0)
-        assert kinds(book) == []
+        found = only(book, "loss_scale")
+        assert (found["severity"], found["module"], found["step"]) == ("note", "a", 0)
+        assert found["value"] == 12
+        assert found["sentence"] == (
+            "Gradients overflowed under the loss scale in 12 steps, the last at step 11, and no "
+            "longer"
+        )
+
+    def test_one_overflow_at_the_end_is_one_step_and_nothing_to_do(self):
+        book = Book()
+        for step in range(4):
+            values = [INF, 1.0] if step == 3 else [1.0, 1.0]
+            book.add("a", values, "grad_output", step=step, loss_scale=8.0)
+        found = only(book, "loss_scale")
+        assert found["severity"] == "note"
+        assert "in the last step, first in a" in found["sentence"]
+        assert found["advice"].startswith("Nothing, while it stays at one or two steps")

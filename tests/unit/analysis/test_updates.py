@@ -9,6 +9,7 @@ from torch import nn
 
 import probe_nb as probe
 from probe_nb.analysis.updates import COLUMNS
+from probe_nb.errors import SelectionError
 from tests.models import no_faults
 
 X = torch.linspace(-1.0, 2.0, 12).reshape(3, 4)
@@ -246,7 +247,8 @@ def test_what_was_not_recorded_is_not_there(roles):
     assert len(frame) == (4 if roles in ("param_grad", "update") else 0)
     assert frame["ratio"].isna().all()
     assert frame["input_l2"].isna().all()
-    assert run.updates(99).empty
+    with pytest.raises(SelectionError, match=r"in step 99\. Step 0 is the only one\."):
+        run.updates(99)
 
 
 def test_a_run_that_was_saved_says_the_same(tmp_path):

@@ -46,8 +46,8 @@ def test_they_stand_under_their_module_and_an_optimizers_own_under_its_name(trai
         for row, site in zip(rows, about, strict=True)
         if site.direction == "optimizer"
     }
-    assert ("0", "gradient that the optimizer saw of weight") in shown
-    assert ("0", "parameter after the step weight") in shown
+    assert ("0", "gradient of weight that the optimizer saw") in shown
+    assert ("0", "parameter weight after the step") in shown
     assert ("0", "update of the parameter weight") in shown
     assert ("0", "optimizer state weight.exp_avg") in shown
     assert ("optimizer (Adam)", "optimizer state group0.lr") in shown

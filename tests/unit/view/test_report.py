@@ -304,7 +304,8 @@ class TestText:
         rows = [{"module": f"{'m' * 200}.last", "leaf": "n" * 200}]
         lines = text.summary(records.run(rows)).splitlines()
         (row,) = [line for line in lines if line.startswith("✓ ok")]
-        assert ".last  …n" in row
+        assert ".last  forward output n" in row
+        assert "…n" in row
         assert len(row) <= 120
 
     def test_a_module_of_no_watched_model_has_no_model_before_it(self):
