@@ -37,6 +37,8 @@ class Program:
         around: A context that the whole loop runs in.
         scale: The loss is multiplied by it.
         compared: Options for `compare`.
+        device: `"npu"`: it runs on the simulated NPU of the tests, in a process of its own.
+        kernel: The wrong kernel that this device has, one of `npu.KERNELS`.
     """
 
     model: nn.Module
@@ -50,6 +52,8 @@ class Program:
     around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     scale: float = 1.0
     compared: dict[str, Any] = field(default_factory=dict)
+    device: str = "cpu"
+    kernel: str = ""
 
     def run(self) -> None:
         """Run the loop; each step begins with the same random numbers on every machine."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ MODES: Final[tuple[Mode, ...]] = ("statistics", "histograms", "tensors")
 and the backward; `histograms`: a watch as it is without options; `tensors`: inputs and outputs were
 kept too."""
 
-_KEEP: Final = probe.Keep("*", roles=("input", "output"))
+KEEP: Final = probe.Keep("*", roles=("input", "output"))
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,21 @@ class Result:
 
 def watched(program: Program, mode: Mode) -> probe.Run:
     """Run a program under a watch."""
-    keep = _KEEP if mode == "tensors" else None
+    if program.device == "npu":
+        return _elsewhere(program, mode)
+    keep = KEEP if mode == "tensors" else None
     with probe.watch(program.model, optimizer=program.optimizer, keep=keep, live=False) as run:
         program.run()
     return run
+
+
+def _elsewhere(program: Program, mode: Mode) -> probe.Run:
+    """Run it on the simulated NPU: to name a device cannot be undone in a process."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.parquet"
+        words = [program.model.__class__.__name__.lower(), program.kernel, mode, str(path)]
+        subprocess.run([sys.executable, "-m", "benchmarks.divergences.npu", *words], check=True)
+        return probe.load(path)
 
 
 def compared(one: Program, other: Program, mode: Mode) -> probe.Comparison:
@@ -83,7 +96,7 @@ def judged(case: Case, modes: Sequence[Mode] = MODES) -> Result:
     """Compare both sides of a planted case."""
     said: dict[Mode, Said | None] = {}
     verdicts: dict[Mode, Verdict] = {}
-    for mode in modes:
+    for mode in _possible(case.program(broken=True), modes):
         found = compared(case.program(broken=False), case.program(broken=True), mode)
         said[mode] = first(found)
         verdicts[mode] = verdict(case, said[mode], mode)
@@ -92,6 +105,11 @@ def judged(case: Case, modes: Sequence[Mode] = MODES) -> Result:
         case.title, case.name, case.architecture, f"{where}, {' or '.join(case.phases)}",
         said, verdicts, proved(case), case.corrected,
     )  # fmt: skip
+
+
+def _possible(program: Program, modes: Sequence[Mode]) -> list[Mode]:
+    """Return the modes to judge in: one, where a process of its own has to start for each."""
+    return [mode for mode in modes if program.device == "cpu" or mode == "histograms"]
 
 
 def verdict(case: Case, said: Said | None, mode: Mode) -> Verdict:
@@ -106,13 +124,16 @@ def verdict(case: Case, said: Said | None, mode: Mode) -> Verdict:
 
 def proved(case: Case) -> str:
     """Say where plain hooks see the first different bit."""
+    if case.program(broken=True).device == "npu":
+        return "the device has another kernel"
     found = parted(traced(case.program(broken=False)), traced(case.program(broken=True)))
     return "" if found is None else f"{found.what} of `{found.module or '(root)'}`"
 
 
 def asked(pair: Pair, modes: Sequence[Mode] = MODES) -> Result:
     """Compare both sides of a healthy pair."""
-    chosen = [mode for mode in modes if pair.whole or mode != "tensors"]
+    possible = _possible(pair.program(second=True), modes)
+    chosen = [mode for mode in possible if pair.whole or mode != "tensors"]
     said = {
         mode: first(compared(pair.program(second=False), pair.program(second=True), mode))
         for mode in chosen

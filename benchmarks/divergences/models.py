@@ -188,7 +188,7 @@ class Block(nn.Module):
     def attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend to what came before."""
         length = q.shape[-2]
-        mask = torch.ones(length, length, dtype=torch.bool).tril()
+        mask = torch.ones(length, length, dtype=torch.bool).tril().to(q.device)
         scores = (q @ k.transpose(-1, -2) * self.scale).masked_fill(~mask, -math.inf)
         return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
 
@@ -210,7 +210,7 @@ class Decoder(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return logits."""
-        x = self.embed(ids) + self.place(torch.arange(ids.shape[1]))
+        x = self.embed(ids) + self.place(torch.arange(ids.shape[1]).to(ids.device))
         for layer in self.layers:
             x = layer(x)
         return self.head(self.norm(x))

@@ -70,7 +70,7 @@ def _table(results: Results) -> str:
 
 
 def _case(result: Result, mode: Mode) -> str:
-    verdict = result.verdicts[mode]
+    verdict = result.verdicts.get(mode, "not in it")
     return _SHORT.get(verdict) or f"✗ {_said(result.said[mode])}"
 
 

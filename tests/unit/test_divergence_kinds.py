@@ -94,6 +94,27 @@ def test_the_code_is_that_of_the_path_that_both_calls_have_in_common():
     assert (first.module, first.between) == ("1", ("1.first", "1.second"))
 
 
+def test_what_lies_between_two_modules_of_a_list_is_the_code_of_what_holds_the_list():
+    class Listed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers, self.factor = nn.ModuleList(nn.Linear(8, 8) for _ in range(2)), 1.0
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layers[1](self.layers[0](x) * self.factor)
+
+    model, x = nn.ModuleDict({"inner": Listed()}), torch.randn(16, 8)
+    other = copy.deepcopy(model)
+    other["inner"].factor = 1.5
+    runs = []
+    for each in (model, other):
+        with probe.watch(each, select="type:Linear") as run:
+            each["inner"](x)
+        runs.append(run)
+    first = probe.compare(*runs).first_divergence()
+    assert (first.module, first.between) == ("inner", ("inner.layers.0", "inner.layers.1"))
+
+
 def test_a_later_batch_that_differs_is_what_was_fed():
     model, batches = nn.Sequential(nn.Linear(8, 8)), [torch.randn(16, 8) for _ in range(3)]
     other = copy.deepcopy(model)

@@ -2,6 +2,7 @@
 
 from benchmarks.divergences.planted import (
     backward,
+    devices,
     fed,
     healthy,
     layers,
@@ -13,6 +14,7 @@ from benchmarks.divergences.planted import (
 
 __all__ = [
     "backward",
+    "devices",
     "fed",
     "healthy",
     "layers",

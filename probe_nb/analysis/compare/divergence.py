@@ -130,10 +130,16 @@ def _where(of: Compared, pair: int, site: Site) -> tuple[Site, tuple[str, str] |
 
 
 def _unrecorded(sites: list[Site], one: Site, other: Site) -> Site:
-    """Return the module that two calls are in, of which the call was not recorded."""
-    parts = zip(one.module.split(".")[:-1], other.module.split("."), strict=False)
-    same = [a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], parts)]
-    path = ".".join(same)
+    """Return the module that two calls are in, of which the call was not recorded.
+
+    What has numbered modules in it is a list, and has no code of its own.
+    """
+    parts = one.module.split(".")
+    both = zip(parts[:-1], other.module.split("."), strict=False)
+    count = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], both))
+    while count and parts[count].isdigit():
+        count -= 1
+    path = ".".join(parts[:count])
     known = (s.type for s in sites if (s.model, s.module, s.api) == (one.model, path, ""))
     return dataclasses.replace(one, module=path, type=next(known, ""), api="")
 
