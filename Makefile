@@ -7,6 +7,7 @@ WORKERS ?= 2
 DEMO    ?= open
 BENCH   ?=
 FAULTS  ?=
+DIVERGENCES ?=
 ZOO     ?=
 PYTEST_ARGS ?=
 
@@ -20,7 +21,7 @@ SETTINGS := pyproject.toml constraints.txt hatch_build.py
 FRONTEND := $(shell find probe_nb/view/frontend -name node_modules -prune -o -type f -print 2>/dev/null)
 
 .NOTPARALLEL:
-.PHONY: help demo test test-npu-wheel lint frontend-test chromium msprobe wheel bench faults zoo clean dev
+.PHONY: help demo test test-npu-wheel lint frontend-test chromium msprobe wheel bench faults divergences zoo clean dev
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -60,6 +61,9 @@ bench: dev ## measure the cost of watching; BENCH="..." is passed on
 
 faults: dev ## plant faults in small models, and see what is reported first; FAULTS="..." is passed on
 	$(BIN)/python -m benchmarks.faults $(FAULTS)
+
+divergences: dev ## plant divergences in one of two runs, and see what is named; DIVERGENCES="..." is passed on
+	$(BIN)/python -m benchmarks.divergences $(DIVERGENCES)
 
 zoo: dev ## watch every architecture of the zoo and write docs/zoo.md; ZOO="bert nn.Linear-*" some, without the page
 	$(BIN)/python -m tools.zoo $(ZOO)
