@@ -25,7 +25,7 @@ from probe_nb.analysis.window import WINDOW, Window, longer
 from probe_nb.store.blocks import pick
 from probe_nb.store.columns import Columns
 from probe_nb.store.table import ABSENT, Arrays
-from probe_nb.terms import COUNTS, DIRECTIONS, ROLES, STATISTICS, Site
+from probe_nb.terms import COUNTS, DIRECTIONS, ROLES, STATISTICS, STATUSES, Site
 
 KEPT: Final = (
     *("step", "numel", *STATISTICS, *COUNTS, "status", "dtype", "shape", "device"),
@@ -45,6 +45,7 @@ class Tally:
     Attributes:
         rows: The number of the row to read next.
         records: How many were read.
+        statuses: How many of them have each status.
         latest: Column name to one value per site, of the latest record: the last step in which
             the site was seen, and in it the call with most non-finite elements, else the last
             call. Statistics that are absent are NaN, counts -1, and `row` is -1 where nothing was
@@ -73,6 +74,7 @@ class Tally:
         self.limits = limits
         self.rows = 0
         self.records = 0
+        self.statuses = np.zeros(len(STATUSES), np.int64)
         self.sites = 0
         self.steps: set[int] = set()
         self.modules: dict[tuple[str, str], int] = {}
@@ -135,6 +137,7 @@ class Tally:
         self.ranks.update(np.unique(block["rank"]).tolist())
         taken, records = self._take_latest(block, groups, found)
         self._take_histograms(block, taken, records)
+        self.statuses += np.bincount(block["status"], minlength=len(STATUSES))
         self.rows += len(block["step"])
 
     # -- sites -----------------------------------------------------------------------------------

@@ -9,16 +9,14 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from probe_nb.analysis import findings
+from probe_nb.analysis import findings, nothing
 from probe_nb.analysis.alarms import LIMITS
 from probe_nb.analysis.finding import Finding
 from probe_nb.analysis.firsts import First
-from probe_nb.analysis.missed import missed
 from probe_nb.analysis.rules import activations, gradients, nonfinite
 from probe_nb.analysis.rules.scene import Scene
 from probe_nb.analysis.tally import Tally
 from probe_nb.analysis.words import number, place, plural, steps_of
-from probe_nb.reasons import REMEDIES
 from probe_nb.store.columns import Columns
 from probe_nb.store.stream import ALONE
 from probe_nb.terms import DIRECTIONS, ROLES, STATUS_CODE, RunInfo
@@ -121,7 +119,8 @@ class Judge:
             return Verdict("empty", "Shapes and dtypes alone were recorded: see run.structure()")
         worst = next(iter(self.findings(info)), None)
         if worst is None or worst.severity == "note":
-            return self._fine()
+            why = nothing.unmeasured(self.tally.statuses)
+            return Verdict("empty", "Nothing was measured", why) if why else self._fine()
         kind: Kind = "bad" if worst.severity == "error" else "warn"
         return Verdict(kind, worst.sentence, worst.detail, worst.site, worst.row)
 
@@ -213,16 +212,4 @@ def _empty(info: RunInfo | None) -> Verdict:
         return Verdict("empty", f"Nothing recorded yet: waiting for a forward of {names}")
     if ALONE in info.notices:
         return Verdict("empty", "No records were saved here", ALONE)
-    reasons: dict[str, int] = {}
-    for each in missed(info):
-        reason = each.get("reason", "")
-        reasons[reason] = reasons.get(reason, 0) + 1
-    listed = sorted(reasons.items(), key=lambda item: -item[1])[:3]
-    parts = [f"{plural(count, 'module')}: {reason}" for reason, count in listed if reason]
-    for option, noun in (("steps", "steps"), ("token_range", "tokens")):
-        if asked := info.config.get(option):
-            words = asked if isinstance(asked, str) else " to ".join(map(str, asked))
-            parts.insert(0, f"only {noun} {words} were asked for")
-    why = "; ".join(parts) or "no forward of the model ran inside the watch"
-    remedy = next((REMEDIES[reason] for reason, _ in listed if reason in REMEDIES), "")
-    return Verdict("empty", "Nothing was recorded", f"{why}. {remedy}" if remedy else why)
+    return Verdict("empty", "Nothing was recorded", nothing.unrecorded(info))

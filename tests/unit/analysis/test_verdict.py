@@ -6,6 +6,7 @@ import pytest
 from probe_nb.analysis import verdict as v
 from probe_nb.analysis.alarms import ScalerSteps
 from probe_nb.analysis.births import Marks, Sorts
+from probe_nb.reasons import STEPS
 from probe_nb.store.columns import Columns
 from tests.records import append
 from tests.unit.view.make_runs import Book, hundred_layers, info
@@ -342,9 +343,19 @@ class TestFine:
         )
 
     def test_rows_without_statistics_are_no_alarm(self):
-        book = Book().add("a", np.empty(0)).add("b", [1.0], status="meta")
+        book = Book().add("a", np.empty(0)).add("b", [1.0], status="meta").add("c", [1.0])
         assert judged(book).kind == "ok"
         assert badge(book.run(), "a") == v.ABSENT
+
+    def test_nothing_is_fine_where_not_one_number_was_measured(self):
+        book = Book().add("a", np.empty(0)).add("b", [1.0], status="meta")
+        found = judged(book.add("b", [1.0], status="meta", step=1))
+        assert (found.kind, found.sentence) == ("empty", "Nothing was measured")
+        assert found.detail.startswith("2 records: meta; 1 record: empty. Tensors on the meta")
+
+    def test_one_number_in_an_earlier_step_is_a_measurement(self):
+        book = Book().add("a", [1.0]).add("a", np.empty(0), step=1)
+        assert judged(book).kind == "ok"
 
 
 class TestEmpty:
@@ -367,6 +378,44 @@ class TestEmpty:
     def test_tokens_that_were_not_asked_for_are_a_reason(self):
         found = judged(Book(info=info(config={"token_range": [2, 5]})))
         assert found.detail == "only tokens 2 to 5 were asked for"
+
+    @pytest.mark.parametrize(
+        ("option", "said"),
+        [
+            ({"names": ["nope"]}, "calls whose name has nope"),
+            ({"when": "eval"}, "calls in `eval` mode"),
+            ({"scope": ["0", "1.fc"]}, "calls from 0 to 1.fc"),
+            ({"level": "api", "apis": ["Torch.add"]}, "functions of Torch.add"),
+            ({"roles": ["state"]}, "roles state"),
+            ({"select": ["0.*"]}, "modules like 0.*"),
+            ({"roles": ["grad_input"], "one_way": "backward"}, "rows of the backward"),
+        ],
+    )
+    def test_an_option_that_left_everything_out_is_named(self, option, said):
+        found = judged(Book(info=info(config=option)))
+        assert found.detail == f"only {said} were asked for"
+
+    def test_modules_that_ran_and_were_left_out_are_counted(self):
+        reason = {"model": "model", "module": "a", "reason": "called only where nothing was chosen"}
+        found = judged(Book(info=info(config={"when": "eval"}, unobserved=[reason] * 3)))
+        assert found.detail.endswith("; 3 modules were called and left out by it")
+
+    def test_a_process_that_was_not_asked_for_says_so_and_blames_no_step(self):
+        reason = {"model": "model", "module": "a", "reason": STEPS}
+        found = judged(Book(info=info(config={"ranks": "3"}, rank=1, unobserved=[reason])))
+        assert found.detail == "only ranks 3 were asked for, and this process is rank 1"
+
+    @pytest.mark.parametrize(
+        ("config", "said"),
+        [
+            ({"level": "debug"}, "what is no tensor is in run.values()"),
+            ({"level": "api"}, "no function of torch that can be recorded was called"),
+            ({"dump": {}}, "there is no record of a tensor in the dump"),
+            ({"level": "module"}, "no forward of the model ran inside the watch"),
+        ],
+    )
+    def test_what_is_said_fits_what_is_recorded(self, config, said):
+        assert said in judged(Book(info=info(config=config))).detail
 
     def test_an_open_run_waits(self):
         found = judged(Book(info=info(ended="open")))
