@@ -73,6 +73,7 @@ function roleRank(role: string): number {
 /** One consistent picture; where the traits disagree about the rows, the shorter one counts. */
 export class Data {
   private ranksMade: Uint32Array | null = null;
+  private executedMade: Uint32Array | null = null;
 
   constructor(
     readonly sites: Sites,
@@ -90,17 +91,28 @@ export class Data {
     return kind === "bad" || kind === "warn" ? (row ?? -1) : -1;
   }
 
-  /** The place of each row in execution order; rows that never ran come last. */
+  /** All rows in execution order; those that never ran come last. */
+  get executed(): Uint32Array {
+    if (this.executedMade) return this.executedMade;
+    const orders = this.frame.columns.order;
+    const rows = Uint32Array.from({ length: this.size }, (_, row) => row);
+    const last = (row: number): number => {
+      const order = orders[row] ?? NaN;
+      return Number.isNaN(order) ? Infinity : order;
+    };
+    let sorted = true;
+    for (let row = 1; row < this.size && sorted; row++) sorted = last(row - 1) <= last(row);
+    // Infinity - Infinity is NaN, which falls through to the row number
+    if (!sorted) rows.sort((a, b) => last(a) - last(b) || a - b);
+    return (this.executedMade = rows);
+  }
+
+  /** The place of each row in execution order. */
   get ranks(): Uint32Array {
     if (this.ranksMade) return this.ranksMade;
-    const orders = Float64Array.from({ length: this.size }, (_, row) => this.value("order", row));
-    const last = (row: number): number => (Number.isNaN(orders[row]) ? Infinity : (orders[row] ?? Infinity));
-    const rows = Uint32Array.from({ length: this.size }, (_, row) => row);
-    // Infinity - Infinity is NaN, which falls through to the row number
-    rows.sort((a, b) => last(a) - last(b) || a - b);
-    this.ranksMade = new Uint32Array(this.size);
-    rows.forEach((row, rank) => ((this.ranksMade as Uint32Array)[row] = rank));
-    return this.ranksMade;
+    const ranks = new Uint32Array(this.size);
+    this.executed.forEach((row, rank) => (ranks[row] = rank));
+    return (this.ranksMade = ranks);
   }
 
   /** The rows of other modules that ran just before and after, in the same direction; -1 where there is none. */
@@ -143,7 +155,7 @@ export class Data {
     return Number.isNaN(bits) ? ABSENT_BIT : bits;
   }
 
-  badges(row: number): Badge[] {
+  badges(row: number): readonly Badge[] {
     return badgesOf(this.bits(row), this.value("status", row));
   }
 
@@ -217,7 +229,7 @@ export type SortValue = (data: Data, row: number) => number | string;
 export function visibleRows(data: Data, choice: Choice, sortValue?: SortValue): number[] {
   const words = choice.query.toLowerCase().split(/\s+/).filter(Boolean);
   const rows: number[] = [];
-  for (let row = 0; row < data.size; row++) {
+  for (const row of data.executed) {
     if (choice.role && data.sites.rows[row]?.role !== choice.role) continue;
     if (choice.verdicts.size && !choice.verdicts.has(data.verdict(row))) continue;
     if (choice.anomalies && !(data.bits(row) & ANOMALY)) continue;
@@ -228,6 +240,7 @@ export function visibleRows(data: Data, choice: Choice, sortValue?: SortValue): 
 }
 
 function sorted(rows: number[], data: Data, order: Order, sortValue?: SortValue): number[] {
+  if (order.by === "execution") return rows;
   const { ranks } = data;
   const execution = (a: number, b: number): number => (ranks[a] ?? 0) - (ranks[b] ?? 0);
   if (order.by === "worst") {

@@ -57,8 +57,9 @@ const START: Axis = { low: -16, high: 4 };
  */
 export function sharedAxis(frame: Frame, before: Axis = START): Axis {
   let { low, high } = before;
-  for (const bin of frame.bins) {
-    const exponent = (bin % NEGATIVE) + LOWEST;
+  const { bins } = frame; // half a million of them in a large run
+  for (let k = 0; k < bins.length; k++) {
+    const exponent = ((bins[k] as number) % NEGATIVE) + LOWEST;
     if (exponent < low) low = exponent;
     else if (exponent > high) high = exponent;
   }

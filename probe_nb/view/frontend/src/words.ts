@@ -58,8 +58,11 @@ export function statusReason(code: number): string {
   return code === 0 ? "not computed" : (STATUSES[code]?.[1] ?? `status ${code}`);
 }
 
+const NONE: readonly Badge[] = [];
+
 /** The badges of a row, most severe first; an absent row gets its status as one. */
-export function badgesOf(bits: number, status: number): Badge[] {
+export function badgesOf(bits: number, status: number): readonly Badge[] {
+  if (!bits) return NONE;
   const found = BADGES.filter((badge) => bits & badge.bit);
   if (!(bits & ABSENT_BIT) || found.length) return found;
   return [absentBadge(status)];
