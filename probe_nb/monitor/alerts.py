@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from probe_nb.errors import ConfigError
+from probe_nb.errors import ConfigError, notify
 from probe_nb.exports.layout import Row
 
 _NAMES: Final = ("AnomalyTurbulence", "AnomalyNan")
@@ -27,6 +28,8 @@ _TAGS: Final = {
     "grad_reduced": "post_grad",
     "other": "mg_direction",
 }
+_MOST: Final = 10_000
+"""Anomalies that are kept in memory: half a megabyte per thousand."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -98,12 +101,14 @@ class Watcher:
     def __init__(self, rules: Sequence[Rule], rank: int, folder: Path | None) -> None:
         """Write what is found below `folder`, if there is one; an earlier file is replaced."""
         self.found: list[Anomaly] = []
+        self._new: list[Anomaly] = []
+        self._told, self._is_empty = False, True
         self._rules, self._rank = rules, rank
         self._past: dict[tuple[str, str], float] = {}
         self._file = None if folder is None else folder / f"rank{rank}" / "anomaly.json"
         if self._file is not None:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            self._write([])
+            self._file.write_text("{}", encoding="utf-8")
 
     def look(
         self, tables: Mapping[str, Iterable[Row]], columns: Mapping[str, Sequence[str]]
@@ -111,14 +116,23 @@ class Watcher:
         """Look at the rows of one step."""
         if not self._rules:
             return
-        before, call_id = len(self.found), 0
+        call_id = 0
         for table, rows in tables.items():
             for row in rows:
                 for op, value in zip(columns[table], row.values, strict=True):
                     self._one(table, row, op, value, call_id)
                 call_id += 1
-        if self._file is not None and len(self.found) > before:
-            self._write(self.found)
+        new, self._new = self._new, []
+        room = _MOST - len(self.found)
+        self.found += new[:room]
+        if len(new) > room >= 0 and not self._told:
+            self._told = True
+            notify(
+                f"probe_nb: more than {_MOST:,} anomalies: `monitor.anomalies` has the first of "
+                "them. Give the rules a higher threshold."
+            )
+        if self._file is not None and new:
+            self._append(self._file, {each.key: asdict(each) for each in new})
 
     def _one(self, table: str, row: Row, op: str, value: Any, call_id: int) -> None:
         if op in _NO_NUMBERS or not isinstance(value, (int, float)):
@@ -143,7 +157,7 @@ class Watcher:
         )
         _log.info("%s", message)
         mates = [self._rank]
-        self.found.append(
+        self._new.append(
             Anomaly(
                 self._rank,
                 row.step,
@@ -161,10 +175,11 @@ class Watcher:
         micro = "" if row.micro_step is None else f":{row.micro_step}"
         return f"{row.vpp_stage}:{row.name}{micro}/rank{self._rank}/{_TAGS.get(table, table)}"
 
-    def _write(self, found: Sequence[Anomaly]) -> None:
-        if self._file is None:
-            return
-        new = self._file.with_suffix(".new")
-        text = json.dumps({each.key: asdict(each) for each in found}, indent=1)
-        new.write_text(text, encoding="utf-8")
-        new.replace(self._file)
+    def _append(self, path: Path, found: Mapping[str, Any]) -> None:
+        """Add to the object in the file: what is there already is not written again."""
+        text = json.dumps(found, indent=1)
+        with path.open("r+b") as file:
+            end = len("{}") if self._is_empty else len("\n}")
+            file.seek(-end, os.SEEK_END)
+            file.write((text if self._is_empty else f",{text[1:]}").encode())
+        self._is_empty = False

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -499,6 +500,41 @@ def test_rules_find_a_nan_and_a_jump_and_write_them(tmp_path, caplog):
     assert "AnomalyNan" in found[0]["message"]
     assert len([a for a in monitor.anomalies if a.tag_name.startswith("0:0.input")]) == 3
     assert "AnomalyTurbulence" in caplog.text
+
+
+def test_anomalies_of_every_step_are_in_the_file_and_the_first_in_memory(tmp_path, monkeypatch):
+    from probe_nb.monitor import alerts
+
+    monkeypatch.setenv("MONITOR_OUTPUT_DIR", str(tmp_path))
+    monkeypatch.setattr(alerts, "_MOST", 5)
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rule = {"rule_name": "AnomalyNan", "args": {"threshold": 0.5}}
+    config = {"xy_distribution": True, "ops": ["max"], "alert": {"rules": [rule], "dump": True}}
+    monitor = TrainerMon(config)
+    monitor.set_monitor(model, optimizer)
+    path = tmp_path / "anomaly_detected" / "rank0" / "anomaly.json"
+    assert json.loads(path.read_text()) == {}
+    steps, sizes = 6, []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(steps):
+            model(torch.full((3, 2), 2.0 + step)).sum().backward()
+            optimizer.step()
+            found = json.loads(path.read_text())  # whole after each step
+            sizes.append(len(found))
+            assert {each["step"] for each in found.values()} == set(range(step + 1))
+    monitor.stop()
+    assert [each for each in caught if "more than 5 anomalies" in str(each.message)]
+    assert len([each for each in caught if "anomalies" in str(each.message)]) == 1
+    assert len(monitor.anomalies) == 5 < len(found)
+    assert sizes == sorted(sizes)
+    numbers = [
+        float(each["message"].split("current value ")[1].split(",")[0])
+        for name, each in found.items()
+        if "input" in name and "actv" in name and "grad" not in name
+    ]
+    assert numbers == [2.0 + step for step in range(steps)]
 
 
 def test_a_module_whose_input_has_no_gradient_is_no_anomaly():
