@@ -120,6 +120,7 @@ export class Detail {
 
 function markOf(data: Data, row: number): { glyph: string; tone: string } | undefined {
   const verdict = VERDICTS[data.verdict(row)];
+  if (verdict && data.follows(row)) return { glyph: verdict.glyph, tone: "" }; // its cause is loud enough
   if (verdict) return verdict.tone === "bad" || verdict.tone === "warn" ? verdict : undefined;
   return data.badges(row).find((badge) => badge.bit & ANOMALY);
 }

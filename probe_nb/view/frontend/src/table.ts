@@ -3,12 +3,14 @@
  *
  * Row elements are reused in a ring, so that scrolling fills just the rows that enter.
  */
-import { arranged, widths, type Column } from "./cells";
+import type { Column } from "./cells";
 import type { Data, Order } from "./data";
 import { h, setAttribute, setText } from "./dom";
-import { count, power } from "./format";
+import { power } from "./format";
+import { fillGroup } from "./grouprow";
 import type { Axis } from "./histogram";
 import { handled } from "./keys";
+import { Layout } from "./layout";
 import { dragged } from "./resize";
 import type { Group, Listed } from "./tree";
 import { INF, NAN } from "./words";
@@ -16,7 +18,6 @@ import { INF, NAN } from "./words";
 const ROW_HEIGHT = 24;
 const HEAD_HEIGHT = 25;
 const OVERSCAN = 4;
-const NARROWEST = 36;
 const STEP = 12;
 
 interface Row {
@@ -54,16 +55,7 @@ export class Table {
   private selected = -1;
   private version = 0;
   private order: Order = { by: "execution", descending: false };
-  /** Of each column, as `table` has them. */
-  private pixels: number[] = [];
-  /** What the reader made of them. */
-  private readonly dragged = new Map<string, number>();
-  /** The columns from left to right. */
-  private places: number[] = [];
-  private edges: [left: number, right: number][] = [];
-  private layout = "";
-  /** Columns that are not whole in view. */
-  private cut = new Set<number>();
+  private readonly layout: Layout;
 
   constructor(private readonly events: TableEvents) {
     this.element = h(
@@ -80,16 +72,14 @@ export class Table {
       this.body,
       this.empty,
     );
+    this.layout = new Layout(this.element, this.edge, () => [this.heads, ...this.pool.map((row) => row.cells)]);
   }
 
   /** Begin anew with these columns, unless they are those that stand here. */
   private use(table: readonly Column[]): void {
     if (table === this.table) return;
     this.table = table;
-    this.pixels = [];
-    this.edges = [];
-    this.cut = new Set();
-    this.layout = "";
+    this.layout.use(table);
     this.heads = table.map((column, index) => this.head(column, index));
     this.headRow.replaceChildren(...this.heads);
     for (const row of this.pool) row.element.remove();
@@ -107,15 +97,9 @@ export class Table {
     emptyText: string,
   ): void {
     this.use(table);
-    const wanted = widths(table, data);
-    // of the same rows columns only grow: they do not move to and fro while numbers change
-    const same = this.data?.sites === data.sites;
-    this.pixels = wanted.map((width, at) => {
-      const chosen = this.dragged.get(table[at]?.key ?? "");
-      return chosen ?? Math.max(width, same ? (this.pixels[at] ?? 0) : 0);
-    });
     const nonfinite = data.sites.rows.some((_, row) => data.bits(row) & (NAN | INF));
-    this.places = arranged(table, nonfinite).filter((at) => !hidden.has(table[at]?.key ?? ""));
+    // of the same rows columns only grow: they do not move to and fro while numbers change
+    this.layout.fit(data, hidden, nonfinite, this.data?.sites === data.sites);
     this.data = data;
     const { rows, groups } = listed;
     this.rows = rows;
@@ -125,7 +109,7 @@ export class Table {
     this.order = order;
     this.version++;
     setAttribute(this.element, "aria-rowcount", String(rows.length + 1));
-    setAttribute(this.element, "aria-colcount", String(this.places.length));
+    setAttribute(this.element, "aria-colcount", String(this.layout.places.length));
     this.body.style.height = `${rows.length * ROW_HEIGHT}px`;
     setText(this.empty, rows.length ? "" : emptyText);
     this.empty.hidden = rows.length > 0;
@@ -164,7 +148,7 @@ export class Table {
 
   paint(): void {
     if (!this.data) return;
-    this.lay();
+    this.layout.lay();
     const height = this.element.clientHeight || 400;
     const first = Math.max(0, Math.floor(this.element.scrollTop / ROW_HEIGHT) - OVERSCAN);
     const last = Math.min(this.rows.length, first + Math.ceil(height / ROW_HEIGHT) + 2 * OVERSCAN);
@@ -184,71 +168,6 @@ export class Table {
     setAttribute(this.element, "aria-activedescendant", active);
   }
 
-  /** Give the columns their places; where not all fit, the module's takes what the last whole one leaves over. */
-  private lay(): void {
-    const room = this.element.clientWidth;
-    const layout = [room, ...this.pixels, "", ...this.places].join();
-    if (layout !== this.layout) {
-      this.layout = layout;
-      const sum = this.places.reduce((all, at) => all + (this.pixels[at] ?? 0), 0);
-      let whole = 0;
-      for (const at of this.places) {
-        if (whole + (this.pixels[at] ?? 0) > room) break;
-        whole += this.pixels[at] ?? 0;
-      }
-      const spare = this.dragged.has(this.table[0]?.key ?? "") ? 0 : Math.max(0, room - whole);
-      const module = (this.pixels[0] ?? 0) + spare;
-      const columns = this.places.map((at) => (at ? `${this.pixels[at]}px` : `${module}px`));
-      const { style } = this.element;
-      style.setProperty("--columns", columns.join(" "));
-      style.setProperty("--width", `${sum + module - (this.pixels[0] ?? 0)}px`);
-      style.setProperty("--module", `${module}px`);
-      this.place(this.heads);
-      for (const row of this.pool) this.place(row.cells);
-      this.lefts(module);
-    }
-    this.crop();
-  }
-
-  private lefts(module: number): void {
-    let left = 0;
-    this.edges = [];
-    for (const at of this.places) {
-      const right = left + (at ? (this.pixels[at] ?? 0) : module);
-      this.edges[at] = [left, right];
-      left = right;
-    }
-  }
-
-  private place(cells: readonly HTMLElement[]): void {
-    cells.forEach((cell, at) => {
-      const order = this.places.indexOf(at);
-      cell.hidden = order < 0;
-      cell.style.order = String(order);
-      setAttribute(cell, "aria-colindex", String(order + 1));
-    });
-  }
-
-  /** Hide columns of which only a part is in view: half a number reads as another one. */
-  private crop(): void {
-    const { scrollLeft, clientWidth } = this.element;
-    const module = this.edges[0]?.[1] ?? 0;
-    const last = this.edges.reduce((most, [, right]) => Math.max(most, right), 0);
-    this.edge.hidden = !clientWidth || last <= scrollLeft + clientWidth + 1;
-    const cut = new Set<number>();
-    this.edges.forEach(([left, right], at) => {
-      if (!at || !clientWidth) return;
-      if (left < scrollLeft + module - 1 || right > scrollLeft + clientWidth + 1) cut.add(at);
-    });
-    if (cut.size === this.cut.size && [...cut].every((at) => this.cut.has(at))) return;
-    this.cut = cut;
-    for (const cells of [this.heads, ...this.pool.map((row) => row.cells)]) this.veil(cells);
-  }
-
-  private veil(cells: readonly HTMLElement[]): void {
-    cells.forEach((cell, at) => cell.classList.toggle("cut", this.cut.has(at)));
-  }
-
   private grow(size: number): void {
     while (this.pool.length < size) {
       const cells = this.table.map((column) =>
@@ -257,8 +176,7 @@ export class Table {
       const group = h("div", { class: "group", role: "gridcell", hidden: true });
       const element = h("div", { class: "row", role: "row", id: `row-${this.pool.length}` }, ...cells, group);
       const row: Row = { element, cells, group, site: -1, version: -1 };
-      this.place(cells);
-      this.veil(cells);
+      this.layout.adopt(cells);
       element.addEventListener("click", () => this.choose(row.site));
       this.pool.push(row);
       this.body.append(element);
@@ -299,7 +217,7 @@ export class Table {
     row.element.classList.toggle("inherited", !group && (data.inherited(site) || data.follows(site)));
     row.element.classList.toggle("culprit", data.culprit === site);
     if (group) fillGroup(row.group, group);
-    else for (const at of this.places) this.table[at]?.fill(row.cells[at] as HTMLElement, data, site, this.axis);
+    else for (const at of this.layout.places) this.table[at]?.fill(row.cells[at] as HTMLElement, data, site, this.axis);
   }
 
   private head(column: Column, index: number): HTMLElement {
@@ -314,17 +232,12 @@ export class Table {
     button.addEventListener("keydown", (event) => this.headKey(event, index));
     const attributes = { role: "columnheader", "aria-sort": "none" };
     const edge = h("span", { class: "grip", "aria-hidden": "true" });
-    dragged(edge, () => this.edges[index] ?? [0, 0], (width) => this.resize(column, width));
+    dragged(edge, () => this.layout.edges[index] ?? [0, 0], (width) => this.resize(column, width));
     return h("div", { class: `cell ${column.align} ${column.key}`, ...attributes }, button, edge);
   }
 
-  /** Make a column as wide as the reader wants it; null: as wide as it was. */
-  private resize({ key }: Column, width: number | null): void {
-    const at = this.table.findIndex((column) => column.key === key);
-    if (width === null) this.dragged.delete(key);
-    else this.dragged.set(key, Math.max(NARROWEST, Math.round(width)));
-    const own = this.data ? widths(this.table, this.data)[at] : undefined;
-    this.pixels[at] = this.dragged.get(key) ?? own ?? NARROWEST;
+  private resize(column: Column, width: number | null): void {
+    this.layout.resize(column, width, this.data);
     this.paint();
   }
 
@@ -351,12 +264,12 @@ export class Table {
     if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
     if (event.shiftKey) {
       handled(event);
-      const [left = 0, right = 0] = this.edges[index] ?? [];
+      const [left = 0, right = 0] = this.layout.edges[index] ?? [];
       this.resize(this.table[index] as Column, right - left + (event.key === "ArrowLeft" ? -STEP : STEP));
       return;
     }
-    const place = this.places.indexOf(index) + (event.key === "ArrowLeft" ? -1 : 1);
-    const to = this.heads[this.places[place] ?? -1]?.firstElementChild;
+    const place = this.layout.places.indexOf(index) + (event.key === "ArrowLeft" ? -1 : 1);
+    const to = this.heads[this.layout.places[place] ?? -1]?.firstElementChild;
     if (!(to instanceof HTMLElement)) return;
     handled(event);
     (event.currentTarget as HTMLElement).tabIndex = -1;
@@ -418,21 +331,6 @@ export class Table {
     }
     return this.rows[at] as number;
   }
-}
-
-function fillGroup(element: HTMLElement, { name, depth, size, open, marks }: Group): void {
-  element.style.paddingLeft = `${8 + 14 * depth}px`;
-  const shown = marks.map(({ glyph, word, tone, count: n }) =>
-    glyph
-      ? h("span", { class: `badge ${tone}` }, `${glyph} ${count(n)} ${word}`)
-      : h("span", { class: "fine" }, word),
-  );
-  element.replaceChildren(
-    h("span", { class: "twist", "aria-hidden": "true" }, open ? "▾" : "▸"),
-    h("span", { class: "name" }, name),
-    ...(marks.some(({ glyph }) => !glyph) ? [] : [h("span", { class: "fine" }, `${count(size)} rows`)]),
-    ...shown,
-  );
 }
 
 /** What the inner and the outer end of the histograms stand for. */
