@@ -15,7 +15,7 @@ from probe_nb.dump.folders import TENSORS, folder_of
 from probe_nb.dump.keys import MODULE, Key, Part, Way, tensor_name
 from probe_nb.dump.tensor_files import TensorFile
 from probe_nb.dump.writer_rows import Row
-from probe_nb.errors import ConfigError
+from probe_nb.errors import ConfigError, RunFormatError
 from probe_nb.store import tensors
 from probe_nb.store.blocks import whole
 from probe_nb.store.kept import Kept
@@ -163,15 +163,22 @@ def _key(kept: Kept, model: int | None) -> Key:
 
 
 class Saved:
-    """Gives the rows of one step and process their files in the folder of a dump."""
+    """Gives the rows of one step and process their files in the folder of a dump.
 
-    def __init__(self, folder: Path, kept: Iterable[Kept], step: int) -> None:
+    Attributes:
+        lost: What could not be read where it was: the records are written without it.
+    """
+
+    def __init__(self, folder: Path, kept: Iterable[Kept], step: int, rank: int) -> None:
         """Know which tensors there are; nothing is written before it is asked for."""
         self._folder = folder
         self._kept = {
-            _place(each): each for each in kept if each.step == step and each.data is not None
+            _place(each): each
+            for each in kept
+            if (each.step, each.rank) == (step, rank) and each.data is not None
         }
         self._given: set[str] = set()
+        self.lost: list[str] = []
 
     def save(self, row: Row, name: str) -> str | None:
         """Put the tensor of a row into a file; return its name, None if it is not kept."""
@@ -183,12 +190,20 @@ class Saved:
         there = self._folder / data.path.name if isinstance(data, TensorFile) else None
         if there is not None and there.is_file():
             kept.data = self._moved(data, there, self._folder / file)
-        elif (found := tensors.bytes_of(kept)) is not None:
+        elif (found := self._read(kept, name)) is not None:
             write(self._folder, file, kept, found)
         else:
             return None
         self._given.add(file)
         return file
+
+    def _read(self, kept: Kept, name: str) -> tensors.Bytes | None:
+        """Return a tensor; one of a file that is damaged or gone is not there."""
+        try:
+            return tensors.bytes_of(kept)
+        except (RunFormatError, FileNotFoundError) as error:
+            self.lost.append(f"The tensor {name} was not written: {error}")
+            return None
 
     def _moved(self, data: TensorFile, there: Path, target: Path) -> TensorFile:
         """Let a file that was written as it came have its name, and keep one it has already."""

@@ -72,13 +72,15 @@ def wanted(
         ConfigError: There is no such task.
     """
     names = tuple(run.info.models if models is None else models)
+    read = _read(run)
     if task is None:
         kept = any(each.data is not None for each in run.tensors.known())
         task = "tensor" if kept else "statistics"
-        task = "structure" if run.info.config.get("structure") else task
+        plain = run.info.config.get("structure") or read.get("task") == "structure"
+        task = "structure" if plain else task
     if task not in TASKS:
         raise ConfigError(f"`task` is {task!r}; give one of {', '.join(TASKS)}.")
-    listed = (len(names) > 1 or bool(_read(run).get("listed"))) if listed is None else listed
+    listed = (len(names) > 1 or bool(read.get("listed"))) if listed is None else listed
     files = task == "tensor" if files is None else files
     return Wanted(task, listed, names, ours, extra_info, files)
 
@@ -103,15 +105,15 @@ def write(
     folders = {at: target / folder_of(*at) for at in found}
     there = target if target.exists() and not target.is_dir() else None
     if there is None and _streamed_to(run, target):
+        if not overwrite:
+            _refuse(folder / name for folder in folders.values() for name in (DUMP, DEBUG))
         for at, folder in folders.items():
             folder.mkdir(parents=True, exist_ok=True)
             write_into(run, folder, how, step=at[0], rank=at[1])
         return target
-    there = there or next((each for each in folders.values() if os.path.lexists(each)), None)
-    if there is not None and (there is target or not overwrite):
-        raise FileExistsError(
-            f"`{there}` is there already. Give another folder, or `overwrite=True`."
-        )
+    _refuse([] if there is None else [there])
+    if not overwrite:
+        _refuse(folders.values())
     target.parent.mkdir(parents=True, exist_ok=True)
     with _aside(target) as aside:
         for at, folder in folders.items():
@@ -145,7 +147,7 @@ def write_into(
     for value in run.value_table:
         if (value.step, value.rank) == (step, rank):
             entries.add_value(value)
-    files = _tensors(run, folder, step) if how.files else None
+    files = _tensors(run, folder, step, rank) if how.files else None
     save = (lambda *_: None) if files is None else files.save
     roles = run.info.config.get("roles") or MODULE_ROLES
     foreign = read.get("ours") is False
@@ -154,20 +156,32 @@ def write_into(
     level = _LEVELS.get(str(run.info.config.get("level")), "") or _level(data)
     place = None if files is None else str((final or folder) / TENSORS)
     header = {"task": how.task, "level": level, "framework": "pytorch", "dump_data_dir": place}
+    found: dict[str, Any] = {}
     if data or level != "debug":
-        _json(folder / DUMP, header, data)
+        found[DUMP] = _content(header, data)
     if debug or level == "debug":
-        _json(folder / DEBUG, header, debug)
+        found[DEBUG] = _content(header, debug)
     if how.extra_info and level != "debug":
         parents, stacks = writer_calls.of_table(run.call_table, step, rank, entries.named)
         parents = parents or writer_calls.of_paths(entries.calls())
         known = {} if level == "L1" else writer_calls.construct(parents, [key for key, _ in data])
-        _file(folder / CONSTRUCT, known)
+        found[CONSTRUCT] = known
         dumped = {key for key, _ in data}
-        _file(folder / STACK, writer_calls.stack_file(e for e in stacks if e[0] in dumped))
-    if entries.failed:
-        with whole(folder / ERRORS) as file:
-            file.write("".join(map(_failed, entries.failed)).encode())
+        found[STACK] = writer_calls.stack_file(e for e in stacks if e[0] in dumped)
+    lost = [] if files is None else files.lost
+    _tell(run, lost)
+    errors = [*map(_failed, entries.failed), *(f"{each}\n" for each in lost)]
+    _files(folder, found, errors)
+
+
+def _files(folder: Path, found: dict[str, Any], errors: list[str]) -> None:
+    """Write all files of a folder, or none of them."""
+    with contextlib.ExitStack() as all_of_them:
+        for name, content in found.items():
+            file = all_of_them.enter_context(whole(folder / name))
+            file.writelines(each.encode() for each in text_of(content))
+        if errors:
+            all_of_them.enter_context(whole(folder / ERRORS)).write("".join(errors).encode())
 
 
 def _read(run: Records) -> dict[str, Any]:
@@ -185,13 +199,17 @@ def _numbered(how: Wanted, read: dict[str, Any]) -> dict[str, int | None]:
     return {name: place for place, name in enumerate(how.models)}
 
 
-def _tensors(run: Records, folder: Path, step: int) -> tensors.Saved:
+def _tensors(run: Records, folder: Path, step: int, rank: int) -> tensors.Saved:
     """Return what has the tensors of a step, when all that come as they are seen have come."""
-    lost = run.tensors.finish()
-    run.info.notices += lost
-    for each in lost:
+    _tell(run, run.tensors.finish())
+    return tensors.Saved(folder / TENSORS, run.tensors.known(), step, rank)
+
+
+def _tell(run: Records, lost: list[str]) -> None:
+    new = [text for text in lost if text not in run.info.notices]
+    run.info.notices += new
+    for each in new:
         notify(f"probe_nb: {each}")
-    return tensors.Saved(folder / TENSORS, run.tensors.known(), step)
 
 
 def _streamed_to(run: Records, target: Path) -> bool:
@@ -213,13 +231,21 @@ def _level(data: list[tuple[Key, Any]]) -> str:
     return "mix" if "module" in kinds else "L1"
 
 
-def _json(path: Path, header: dict[str, Any], data: list[tuple[Key, Any]]) -> None:
-    _file(path, header | {"data": {spell(key): body for key, body in data}})
+def _content(header: dict[str, Any], data: list[tuple[Key, Any]]) -> dict[str, Any]:
+    return header | {"data": {spell(key): body for key, body in data}}
 
 
-def _file(path: Path, content: Any) -> None:
-    with whole(path) as file:
-        file.writelines(each.encode() for each in text_of(content))
+def _refuse(paths: Iterable[Path]) -> None:
+    """Raise if something is where it would be written over.
+
+    Raises:
+        FileExistsError: It is.
+    """
+    there = next((each for each in paths if os.path.lexists(each)), None)
+    if there is not None:
+        raise FileExistsError(
+            f"`{there}` is there already. Give another folder, or `overwrite=True`."
+        )
 
 
 def _failed(row: Row) -> str:

@@ -147,7 +147,7 @@ class Entries:
 
     def _add_to_call(self, row: Row) -> Entry:
         site = row.site
-        entry = self._entry(site, row.call, row.order)
+        entry = self._entry(site, row.call, (row.order, 1))
         if row.backward > entry.backward:  # of several backwards msProbe leaves the last
             entry.roles.clear()
             entry.backward = row.backward
@@ -160,14 +160,14 @@ class Entries:
         """Take in what is no tensor."""
         site = value.site
         if site.role in _OF_CALLS and (site.module or site.api):
-            entry = self._entry(site, value.call, value.order)
+            entry = self._entry(site, value.call, (value.order, 0))  # before the row of this number
             entry.roles[site.role].setdefault(site.leaf, Seen(site.leaf, value=value))
 
-    def _entry(self, site: Site, call: int, order: int) -> Entry:
+    def _entry(self, site: Site, call: int, place: Place) -> Entry:
         key = self._key(site, call)  # functions are counted over all modules and models
         where = ("", "", site.api, call) if site.api else (site.model, site.module, "", call)
         at = (where, key.kind, key.direction)
-        return self._entries.get(at) or self._entries.setdefault(at, Entry(key, where, (order, 1)))
+        return self._entries.get(at) or self._entries.setdefault(at, Entry(key, where, place))
 
     def _key(self, site: Site, call: int) -> Key:
         if site.role == "value":
@@ -200,8 +200,11 @@ class Entries:
     def saved(self) -> list[Entry]:
         """Return the entries of saved values, each followed by that of its gradient."""
         mine = [entry for entry in self._entries.values() if entry.key.kind == "debug"]
-        at = {entry.where: place for place, entry in reversed([*enumerate(mine)])}
-        return sorted(mine, key=lambda e: (at[e.where], e.key.direction == "backward"))
+        ordered = sorted(mine, key=lambda entry: (entry.key.direction == "backward", entry.place))
+        at: dict[Where, int] = {}
+        for place, entry in enumerate(ordered):
+            at.setdefault(entry.where, place)
+        return sorted(ordered, key=lambda entry: at[entry.where])
 
     def forward_of(self, entry: Entry) -> Entry | None:
         """Return the entry of the forward that a backward belongs to."""

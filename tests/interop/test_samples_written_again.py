@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import probe_nb as probe
+from probe_nb.errors import ProbeWarning
 from tests.models import no_faults
 
 DUMPS = Path(__file__).parent / "samples" / "dumps"
@@ -24,16 +25,27 @@ def files(folder):
     }
 
 
+def headers(folder):
+    """What each file says of itself, but for the place of its tensors."""
+    names = ("task", "level", "framework")
+    return {
+        (path.relative_to(folder).parts[0], path.name): [
+            json.loads(path.read_text())[n] for n in names
+        ]
+        for path in folder.rglob("d*.json")
+    }
+
+
 def text(data):
     """Content alone: NaN is itself, and members have no order."""
     return {key: json.dumps(entry, sort_keys=True) for key, entry in data.items()}
 
 
-def dumped(folder, data, level="L1"):
+def dumped(folder, data, level="L1", task="statistics", rank=0):
     """Write a dump by hand."""
-    place = folder / "step0" / "rank0"
+    place = folder / "step0" / f"rank{rank}"
     place.mkdir(parents=True)
-    header = {"task": "statistics", "level": level, "framework": "pytorch", "dump_data_dir": None}
+    header = {"task": task, "level": level, "framework": "pytorch", "dump_data_dir": None}
     (place / "dump.json").write_text(json.dumps(header | {"data": data}))
     return folder
 
@@ -63,6 +75,7 @@ def test_what_msprobe_wrote_is_written_as_it_was(name, tmp_path):
     for place, data in before.items():
         assert [*after[place]] == [*data]
         assert text(after[place]) == text(data)
+    assert headers(tmp_path / "again") == headers(DUMPS / name)
 
 
 @pytest.mark.parametrize("gradients", [[1.0, 2.0], [1.0, None, 2.0], [None, 3.0], [None], []])
@@ -178,3 +191,78 @@ def test_what_functions_were_given_is_written_whole_again(level, values, extras,
     if extras and values:
         of = back.values()
         assert set(of.loc[of["api"] == "Tensor.__getitem__", "type"]) == {"Indexed"}
+
+
+def plain(**about):
+    return {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [], **about}
+
+
+@pytest.mark.parametrize(
+    ("task", "tensors"),
+    [
+        ("structure", [plain(requires_grad=True), plain(requires_grad=False)]),
+        ("statistics", [plain(md5=2.5, requires_grad=True), plain(md5=-3, requires_grad=False)]),
+        ("statistics", [plain(md5="0x0000000000000001", requires_grad=True), plain(md5=True)]),
+        ("statistics", [plain(md5=float("nan")), plain(md5=float("-inf"))]),
+    ],
+)
+def test_what_has_no_statistics_gets_none(task, tensors, tmp_path):
+    tensors = [{"requires_grad": False, **each} for each in tensors]
+    entry = {"input_args": tensors, "input_kwargs": {}, "output": tensors[:1], "parameters": {}}
+    data = {"Module.a.C.forward.0": entry}
+    folder = dumped(tmp_path / "dump", data, "L0", task)
+    (after,) = written_again(folder, tmp_path / "again").values()
+    assert text(after) == text(data)
+    assert headers(tmp_path / "again") == headers(folder)
+
+
+def test_each_rank_has_its_own_tensors(tmp_path):
+    """Files of the same name, one in the folder of each process."""
+    expected = {}
+    for rank in (0, 1):
+        value = torch.full((2,), 1.0 + rank)
+        name = "Module.a.C.forward.0.output.0.pt"
+        data = {"Module.a.C.forward.0": {"output": [tensor(1.0 + rank) | {"data_name": name}]}}
+        dumped(tmp_path / "dump", data, "L0", "tensor", rank)
+        place = tmp_path / "dump" / "step0" / f"rank{rank}" / "dump_tensor_data"
+        place.mkdir()
+        torch.save(value, place / name)
+        expected[rank] = value
+    probe.read_dump(tmp_path / "dump").write_dump(tmp_path / "again")
+    for rank, value in expected.items():
+        (file,) = (tmp_path / "again" / "step0" / f"rank{rank}").rglob("*.pt")
+        assert torch.equal(torch.load(file, weights_only=True), value)
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone", "other"])
+def test_a_file_that_is_damaged_costs_its_tensor_alone(damage, tmp_path):
+    names = [f"Module.{path}.C.forward.0.output.0.pt" for path in "ab"]
+    data = {
+        name.removesuffix(".output.0.pt"): {"output": [tensor(3.0) | {"data_name": name}]}
+        for name in names
+    }
+    folder = dumped(tmp_path / "dump", data, "L0", "tensor")
+    place = folder / "step0" / "rank0" / "dump_tensor_data"
+    place.mkdir()
+    for name in names:
+        torch.save(torch.full((2,), 3.0), place / name)
+    run = probe.read_dump(folder)
+    assert len(run.kept()) == 2
+    first = place / names[0]
+    if damage == "cut":
+        first.write_bytes(first.read_bytes()[:50])
+    elif damage == "other":
+        torch.save({"a": torch.ones(2)}, first)
+    else:
+        first.unlink()
+    with pytest.warns(ProbeWarning, match=r"Module\.a\.C\.forward\.0\.output\.0 was not written"):
+        run.write_dump(tmp_path / "again")
+    (after,) = files(tmp_path / "again").values()
+    found = [entry["output"][0] for entry in after.values()]
+    assert [each["Max"] for each in found] == [3.0, 3.0]
+    assert "data_name" not in found[0]
+    assert found[1]["data_name"] == names[1]
+    assert [path.name for path in (tmp_path / "again").rglob("*.pt")] == names[1:]
+    (log,) = (tmp_path / "again").rglob("dump_error_info.log")
+    assert "Module.a.C.forward.0.output.0" in log.read_text()
+    assert any("was not written" in text for text in run.info.notices)

@@ -433,3 +433,53 @@ def test_files_written_as_they_come_get_the_records_beside_them(tmp_path):
         there = {each.name for each in place.iterdir() if not each.name.startswith("Module.Twice")}
         assert said == there
     assert len(said) > 20
+
+
+def test_saved_values_stand_in_the_order_in_which_they_were_saved(tmp_path):
+    with probe.watch(level="debug", live=False) as run:
+        y = torch.ones(2, requires_grad=True) * 2
+        for value, name in ((1, "a"), (y, "y"), ("s", "b"), ([y, 3], "c"), (y, "y"), (2, "a")):
+            probe.save(value, name)
+        y.sum().backward()
+    (path,) = run.write_dump(tmp_path / "dump").rglob("debug.json")
+    found = [*json.loads(path.read_text())["data"]]
+    assert [name for name in found if "_grad" not in name] == [
+        *("a.0.debug", "y.0.debug", "b.0.debug", "c.0.debug", "y.1.debug", "a.1.debug")
+    ]
+    for name in ("y.0", "c.0", "y.1"):  # each gradient right behind its value
+        value, number = name.split(".")
+        assert found[found.index(f"{name}.debug") + 1] == f"{value}_grad.{number}.debug"
+
+
+def test_functions_that_take_and_give_no_tensors_stand_where_they_were_called(tmp_path):
+    with probe.watch(level="api", apis="all", values=True, live=False) as run:
+        x = torch.zeros(2)
+        x.exp()
+        torch.randn(2).cos()
+    (path,) = run.write_dump(tmp_path / "dump").rglob("dump.json")
+    found = [name.split(".")[1] for name in json.loads(path.read_text())["data"]]
+    assert found == ["zeros", "exp", "randn", "cos"]
+
+
+def test_a_folder_that_tensors_were_streamed_to_is_not_written_over(tmp_path, monkeypatch):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    keep = probe.Keep("0", folder=tmp_path / "dump", files="pt")
+    with probe.watch(model, keep=keep, live=False) as run:
+        model(torch.ones(1, 2))
+    folder = run.write_dump(tmp_path / "dump")
+    before = {path: path.read_bytes() for path in folder.rglob("*.json")}
+    assert before
+    with pytest.raises(FileExistsError, match=r"dump\.json` is there already.*`overwrite=True`"):
+        run.write_dump(tmp_path / "dump")
+
+    def fails(*_):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr("probe_nb.dump.writer_calls.stack_file", fails)
+    with pytest.raises(OSError, match="disk is full"):
+        run.write_dump(tmp_path / "dump", overwrite=True, extras=False)
+    monkeypatch.undo()
+    assert {path: path.read_bytes() for path in folder.rglob("*.json")} == before
+    run.write_dump(tmp_path / "dump", overwrite=True)
+    assert {path: path.read_bytes() for path in folder.rglob("*.json")} == before
+    assert len([*folder.rglob("*.pt")]) == 1
