@@ -134,7 +134,7 @@ def _content(path: object) -> dict[str, Any]:
     if not isinstance(path, (str, os.PathLike)):
         raise ConfigError(f"`config_path` is {path!r}; give the path of a config.json.")
     try:
-        found = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+        found = json.loads(Path(path).expanduser().read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise ConfigError(f"`config_path` names `{path}`, which cannot be read: {error}") from None
     if not isinstance(found, dict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -75,6 +76,24 @@ def trouble(path: Path, root: Path) -> str:
     except (OSError, ValueError) as error:
         return f"it cannot be read ({error})"
     return "" if stat.S_ISREG(mode) else "it is no file"
+
+
+def without_records(folder: Folder) -> str:
+    """Say that a process left nothing that tells of calls, "" if it did.
+
+    Records are written at the end of a step, tensors when they are seen.
+    """
+    if folder.dumps or folder.arrays:
+        return ""
+    tensors, count = folder.file(TENSORS), 0
+    if is_inside(tensors, folder.root):
+        with contextlib.suppress(OSError):
+            count = sum(1 for each in tensors.iterdir() if each.suffix in (".pt", ".npy"))
+    left = f" beside its {count:,} tensors, whose names alone say what they are" if count else ""
+    return (
+        f"`{folder.path}` was skipped: there is no {DUMP} in it{left}. Its process ended before "
+        "the step did, or is not done with it"
+    )
 
 
 def find(path: Path, report: Report) -> list[Folder]:

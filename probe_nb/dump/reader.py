@@ -104,6 +104,8 @@ class Reader:
 
     def read(self, folder: Folder, progress: Progress) -> None:
         """Read what one process wrote in one step."""
+        if why := folders.without_records(folder):
+            self._reports(why)
         for name in folder.dumps:
             self._file(folder, name, progress)
         for name in folder.arrays:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -117,6 +118,13 @@ def _guarded(path: Path, read: Callable[[], NDArray[Any]]) -> NDArray[Any]:
             return read()
     except RunFormatError:
         raise
+    except (
+        pickle.UnpicklingError,
+        Warning,
+    ) as error:  # torch's own words advise to run what is in it
+        raise RunFormatError(
+            f"Cannot read `{path}`: it is no tensor alone, or damaged. Nothing in it was run."
+        ) from error
     except Exception as error:  # whatever a damaged or hostile file does to its readers
         raise RunFormatError(f"Cannot read `{path}`: it is damaged ({_short(error)}).") from error
 

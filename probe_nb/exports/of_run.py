@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from probe_nb.errors import ConfigError, closest
+from probe_nb.errors import ConfigError, closest, notify
 from probe_nb.exports.layout import Layout, Sheets
 from probe_nb.exports.lines import OPS, Line, Shares, lines
 from probe_nb.exports.monitor_csv import CsvFolder, new_folder
@@ -49,6 +49,11 @@ def monitor_csv(
         before = kept[1] if kept[0] == step - 1 else []
         files.write(Sheets([*rows, *before], Shares(columns, rows, eps), layout).tables())
         kept = step, [] if told else _kept(rows)
+    if not any(files.path.iterdir()):
+        notify(
+            f"`{files.path}` is empty: a monitor's files hold modules, their parameters and "
+            "gradients, and this run has no number of one."
+        )
     return files.path
 
 

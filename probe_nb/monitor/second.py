@@ -15,7 +15,7 @@ from probe_nb.exports.lines import lines
 from probe_nb.exports.names import reduces
 from probe_nb.exports.second import MONITORS, OPS, Wanted, rows_of, write
 from probe_nb.monitor import asking
-from probe_nb.monitor.settings import LARGEST
+from probe_nb.monitor.settings import LARGEST, micro_batches
 from probe_nb.monitor.stepping import Recorded
 from probe_nb.observe.optimizers import as_optimizers
 from probe_nb.run import Run
@@ -111,8 +111,9 @@ class TrainerMonitorV2:
         found = as_optimizers(optimizer)
         if of_steps and not found:
             raise ConfigError(f"`{of_steps[0]}` reads what an optimizer does; give `optimizer`.")
-        batches = context.get("grad_acc_steps", context.get("micro_batch_number"))
-        self._batches = self._batches or int(batches or 1)
+        names = ("grad_acc_steps", "micro_batch_number")
+        given = [micro_batches(context[n], n) for n in names if context.get(n) is not None]
+        self._batches = self._batches or next(iter(given), 1)
         self._optimizer = found[-1] if found else None
         self.folder.mkdir(parents=True, exist_ok=True)
         roles = [role for each in self._wanted for role in _ROLES[each.name]]
@@ -185,7 +186,7 @@ def _loaded(config: Any) -> Mapping[str, Any]:
     if not isinstance(config, Mapping):
         path = Path(config)
         try:
-            config = json.loads(path.read_text(encoding="utf-8"))
+            config = json.loads(path.read_text(encoding="utf-8-sig"))
         except ValueError as error:
             raise ConfigError(f"`{path}` is not JSON: {error}") from None
     if not isinstance(config, Mapping):

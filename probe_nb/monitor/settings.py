@@ -121,6 +121,17 @@ class Settings:
         )
 
 
+def micro_batches(value: object, option: str) -> int:
+    """Return how many backwards make a step.
+
+    Raises:
+        ConfigError: It is no number, or less than one.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"`{option}` is {value!r}; give how many backwards make a step.")
+    return value
+
+
 def read(config: Any) -> Settings:
     """Check a configuration, given as a dict or as the path of its file.
 
@@ -131,7 +142,7 @@ def read(config: Any) -> Settings:
     source = None if isinstance(config, Mapping) else Path(config)
     if source is not None:
         try:
-            config = json.loads(source.read_text(encoding="utf-8"))
+            config = json.loads(source.read_text(encoding="utf-8-sig"))
         except ValueError as error:
             raise ConfigError(f"`{source}` is not JSON: {error}") from None
     if not isinstance(config, Mapping):

@@ -18,7 +18,7 @@ from probe_nb.exports.structure import module_struct
 from probe_nb.exports.tensorboard import Board
 from probe_nb.monitor import asking
 from probe_nb.monitor.alerts import Anomaly, Watcher
-from probe_nb.monitor.settings import Settings, read
+from probe_nb.monitor.settings import Settings, micro_batches, read
 from probe_nb.monitor.stepping import Recorded
 from probe_nb.observe.optimizers import as_optimizers
 from probe_nb.run import Run
@@ -108,7 +108,8 @@ class TrainerMon:
 
         Raises:
             ModelError: `model` is none.
-            ConfigError: There is no optimizer, or a target names no module.
+            ConfigError: There is no optimizer, `grad_acc_steps` is no count, or a target names no
+                module.
             SessionStateError: This monitor is watching already.
         """
         if self._recorded is not None:
@@ -116,8 +117,9 @@ class TrainerMon:
         found = as_optimizers(optimizer)
         if not found:
             raise ConfigError("A step ends with the optimizer's, so `optimizer` is needed.")
+        given = micro_batches(grad_acc_steps, "grad_acc_steps")
         self._model, self._optimizer = model, found[-1]
-        self._batches = max(grad_acc_steps, self.settings.numbers["micro_batches"])
+        self._batches = max(given, self.settings.numbers["micro_batches"])
         self._step = start_iteration
         if self.settings.ranks and self._rank not in self.settings.ranks:
             return
@@ -296,7 +298,7 @@ class TrainerMon:
         if source is None:
             return
         try:
-            config = json.loads(source.read_text(encoding="utf-8"))
+            config = json.loads(source.read_text(encoding="utf-8-sig"))
             source.write_text(json.dumps(config | {"dynamic_on": False}, indent=2), "utf-8")
             self._changed = source.stat().st_mtime_ns
         except (OSError, ValueError) as error:

@@ -226,3 +226,9 @@ def test_every_kind_of_dump_can_be_asked_for(written, task, level, summary):
     settings = config.read(written(task=task, level=level, rank=[], step=[], **{task: section}))
     assert (settings.task, settings.level, settings.summary_mode) == (task, level, summary)
     assert settings.keeps_tensors is (task == "tensor")
+
+
+def test_a_file_that_an_editor_began_with_a_mark_is_read(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"dump_path": "out", "level": "mix"}', encoding="utf-8-sig")
+    assert config.read(str(path)).level == "mix"

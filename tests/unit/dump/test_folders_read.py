@@ -364,6 +364,20 @@ def test_what_is_no_dump_is_refused_in_words(tmp_path, text):
         probe.read_dump(tmp_path)
 
 
+def test_a_step_whose_process_was_killed_is_told_with_its_tensors(tmp_path):
+    write(tmp_path / "step0/rank0", {"Module.a.Linear.forward.0": forward()})
+    killed = tmp_path / "step1/rank0/dump_tensor_data"
+    killed.mkdir(parents=True)
+    for number in range(3):
+        torch.save(torch.ones(2), killed / f"Module.a.Linear.forward.0.output.{number}.pt")
+    (tmp_path / "step1/rank1").mkdir()
+    told = notices(probe.read_dump(tmp_path))
+    assert "step1/rank0` was skipped: there is no dump.json in it beside its 3 tensors" in told
+    assert "step1/rank1` was skipped: there is no dump.json in it. Its process ended" in told
+    with pytest.raises(RunFormatError, match="beside its 3 tensors"):
+        probe.read_dump(tmp_path, step=1, rank=0)
+
+
 def test_what_is_not_there_is_refused_in_words(tmp_path):
     with pytest.raises(FileNotFoundError, match="nothing at"):
         probe.read_dump(tmp_path / "none")
@@ -495,8 +509,9 @@ def test_a_tensor_file_that_holds_code_is_not_run(tmp_path):
     torch.save(Evil(tmp_path / "ran"), folder / "dump_tensor_data/two.pt")
     run = probe.read_dump(tmp_path)
     for role in ("input", "output"):
-        with pytest.raises(RunFormatError):
+        with pytest.raises(RunFormatError, match="Nothing in it was run") as caught:
             run.tensor("a", role)
+        assert "weights_only" not in str(caught.value)
     assert not (tmp_path / "ran").exists()
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import probe_nb as probe
-from probe_nb.errors import ConfigError
+from probe_nb.errors import ConfigError, ProbeWarning
 from probe_nb.exponents import Histogram
 from probe_nb.exports.tensorboard import BoardError, buckets
 from tests.models import no_faults
@@ -184,3 +184,11 @@ def test_without_the_library_it_is_said_how_to_have_it(tmp_path, monkeypatch):
     with pytest.raises(BoardError, match=r"pip install probe-nb\[tensorboard\]"):
         recorded(roles="input").to_tensorboard(tmp_path / "board")
     assert not (tmp_path / "board").exists()
+
+
+def test_a_run_that_has_nothing_of_a_monitor_says_that_its_folder_is_empty(tmp_path):
+    with probe.watch(level="debug") as run:
+        probe.save(torch.ones(2), "x")
+    with pytest.warns(ProbeWarning, match="is empty: a monitor's files hold modules"):
+        folder = run.to_monitor_csv(tmp_path)
+    assert list(folder.iterdir()) == []

@@ -158,6 +158,26 @@ SECOND = {
 }
 
 
+def test_no_number_of_backwards_makes_no_step(tmp_path, monkeypatch):
+    import torch
+
+    monkeypatch.setenv("MONITOR_OUTPUT_DIR", str(tmp_path))
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    for wrong in (0, -1, True, 1.5, "2"):
+        with pytest.raises(ConfigError, match="how many backwards make a step"):
+            TrainerMon({"targets": {"": {}}}).set_monitor(model, optimizer, grad_acc_steps=wrong)
+        second = TrainerMonitorV2(SECOND | {"output_dir": str(tmp_path / "v2")})
+        with pytest.raises(ConfigError, match="how many backwards make a step"):
+            second.start(model=model, optimizer=optimizer, micro_batch_number=wrong)
+
+
+def test_a_configuration_that_an_editor_began_with_a_mark_is_read(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"format": "csv", "ndigits": 4}', encoding="utf-8-sig")
+    assert TrainerMon(path).settings.numbers["ndigits"] == 4
+
+
 def test_the_whole_second_configuration_is_taken(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(SECOND))
