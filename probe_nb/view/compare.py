@@ -78,9 +78,10 @@ def counted(of: Comparison) -> str:
 
 def names(of: Comparison) -> str:
     """Return what was compared."""
-    sides = [
-        f"{title(run.info)} ({', '.join(run.info.devices)})" for run in (of.baseline, of.candidate)
-    ]
+    sides = []
+    for run in (of.baseline, of.candidate):
+        devices = ", ".join(run.info.devices)  # a dump names none
+        sides.append(f"{title(run.info)} ({devices})" if devices else title(run.info))
     return f"baseline {sides[0]}, candidate {sides[1]}"
 
 
