@@ -19,8 +19,14 @@ from probe_nb.debugger.life import Life
 from probe_nb.errors import ConfigError, SessionStateError
 from probe_nb.run import Run
 
-_held: Final[list[tuple[Hashable, Life]]] = []
+_held: Final[list[tuple[tuple[Hashable, ...], Life]]] = []
 """What the debugger was made with, and its life; empty, or one."""
+
+
+_ONE: Final = (
+    "there is one PrecisionDebugger at a time: the one with the files in `{before}` is closed, and "
+    "calls of its methods reach the new one. `close()` it first, or use `probe.watch` twice."
+)
 
 
 class PrecisionDebugger:
@@ -40,7 +46,8 @@ class PrecisionDebugger:
     there before is closed.
 
     Attributes:
-        run: What was collected, as `probe.watch` gives it; all steps, live.
+        run: What was collected, as `probe.watch` gives it; all steps, live. Of whole tensors it
+            knows those of the last step: `probe.read_dump` finds the earlier ones in the folders.
         settings: The configuration as it was understood.
 
     Raises:
@@ -74,6 +81,8 @@ class PrecisionDebugger:
         made_with = (config_path, repr(given), _cell())
         if not _held or _held[0][0] != made_with or _held[0][1].is_outdated():
             made = Life(lambda: config.read(config_path, **given), config_path)
+            if _held and _held[0][0] != made_with and _held[0][0][-1] == made_with[-1]:
+                made.say(_ONE.format(before=_held[0][1].settings.dump_path))
             self.close()
             _held[:] = [(made_with, made)]
             atexit.unregister(PrecisionDebugger.close)

@@ -111,7 +111,7 @@ class Life:
         self._models = {name: weakref.ref(each) for name, each in models.items()}
         now = self._collection
         if now is not None and now.settings.level in _NEEDS_MODEL and not now.is_of(models):
-            self._say(
+            self.say(
                 "`start` was given another model in the middle of a step, of which nothing is "
                 "collected before the next. Give it a list of both when the step begins."
             )
@@ -122,7 +122,7 @@ class Life:
     def _is_wanted(self) -> bool:
         settings, rank = self.settings, self.rank()
         if settings.ranks is not None and rank is None:
-            self._say(
+            self.say(
                 "`rank` in config.json chooses ranks, and this process has none: nothing is "
                 "collected. Leave `rank` empty, or give `start(rank_id=...)`."
             )
@@ -139,7 +139,7 @@ class Life:
     def save(self, variable: Any, name: Any, backward: Any) -> None:
         """Collect a value."""
         if self.settings.level != "debug":
-            self._say(
+            self.say(
                 f"`save` collects at the level debug alone, and this is {self.settings.level}: "
                 "nothing is saved. `probe.save(value, name)` saves at any level."
             )
@@ -188,7 +188,7 @@ class Life:
         try:
             read = self._reads()
         except ConfigError as error:
-            self._say(
+            self.say(
                 f"config.json was changed, and nothing is collected until it is right: {error}"
             )
             read = before.switched(on=False)
@@ -198,7 +198,7 @@ class Life:
         if not self.settings.is_enabled:
             self._pause()
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
         """Say something once."""
         if text not in self.run.info.notices:
             self.run.info.notices.append(text)

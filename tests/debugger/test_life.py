@@ -458,6 +458,20 @@ def test_made_with_other_arguments_it_begins_anew_and_the_one_before_is_whole(ma
     assert debugger.run.df["api"].unique().tolist() == ["Torch.tanh"]
 
 
+def test_a_second_one_in_the_same_place_says_that_it_closed_the_first(make, net, monkeypatch):
+    first = make()
+    with pytest.warns(ProbeWarning, match="one PrecisionDebugger at a time") as told:
+        second = make("L1")
+    assert str(first.settings.dump_path) in str(told[0].message)
+    assert any("at a time" in text for text in second.run.info.notices)
+    monkeypatch.setattr("probe_nb.debugger.door._cell", lambda: 7)
+    with no_faults():  # a later cell is meant to begin anew
+        make("mix")
+    PrecisionDebugger.close()
+    with no_faults():
+        make("L0")
+
+
 def test_made_again_with_a_file_that_was_changed_it_begins_anew(net, tmp_path, make):
     first = PrecisionDebugger(config(tmp_path))
     assert PrecisionDebugger(str(tmp_path / "config.json")).run is first.run
