@@ -208,10 +208,12 @@ class Run(Answers):
         >>> sorted(each.name for each in folder.glob("step0/*/*"))
         ['construct.json', 'dump.json', 'stack.json']
         """
-        from probe_nb.dump import writer
+        from probe_nb.dump import roots, writer
 
         how = writer.wanted(self, task=task, listed=listed, ours=extras)
-        return writer.write(self, path, how, overwrite=overwrite)
+        written = writer.write(self, path, how, overwrite=overwrite)
+        roots.tell_of_single(self.columns, self.info)
+        return written
 
     def to_monitor_csv(
         self,

@@ -17,6 +17,7 @@ from probe_nb import about, config
 from probe_nb.config import WatchConfig
 from probe_nb.debugger import folders
 from probe_nb.debugger.config import Settings
+from probe_nb.dump.roots import tell_of_single
 from probe_nb.keep import Keep
 from probe_nb.recording import Range
 from probe_nb.run import Run
@@ -171,6 +172,7 @@ class Collection:
         if session is not None:
             session.close("finished")
         self._write()
+        tell_of_single(self._run.columns, self._run.info)
 
     def _write(self) -> None:
         if self.is_of_this_process:
