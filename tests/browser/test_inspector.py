@@ -104,9 +104,9 @@ def test_rows_can_be_searched_filtered_and_walked_by_keyboard(open_in_lab):
     notebook.run_all()
     report = notebook.output(1)
     cells = notebook.page.locator(".jp-Notebook .jp-Cell").count()
-    report.get_by_label("Role").select_option("grad_input")
+    report.get_by_label("Role", exact=True).select_option("grad_input")
     expect(report.get_by_role("grid")).to_have_attribute("aria-rowcount", "3")  # relu, 2, head
-    report.get_by_label("Role").select_option(index=0)
+    report.get_by_label("Role", exact=True).select_option(index=0)
     search = report.get_by_label("Search")
     search.fill("no such module")
     expect(report.get_by_role("grid")).to_have_attribute("aria-rowcount", "1")
