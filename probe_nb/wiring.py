@@ -7,6 +7,7 @@ Nothing is attached here. A session keeps what it asks later, and what happens i
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
@@ -36,6 +37,7 @@ from probe_nb.observe.only import Only, ParameterSink
 from probe_nb.observe.optimizers import OptimizerHook, ScalerWatch, as_optimizers, as_scaler
 from probe_nb.observe.parameters import Parameters
 from probe_nb.observe.select import Watched, watched_modules
+from probe_nb.observe.sink import Sink
 from probe_nb.observe.step_rows import ROLES, StepRows
 from probe_nb.observe.steps_taken import StepsTaken
 from probe_nb.observe.tasks import Tasks
@@ -99,6 +101,44 @@ class Rooms:
     attachment: Attachment
 
 
+@dataclass(frozen=True)
+class _Ground:
+    """What all rooms stand on."""
+
+    run: Run
+    options: WatchConfig
+    events: Events
+    watched: list[Watched]
+    by_id: dict[int, Watched]
+    clock: Clock
+    scaler: ScalerWatch | None
+    writer: Recorder
+    recorder: Recorder | Keeper | Stopper
+    sink: Sink
+    roles: frozenset[Role]
+    chosen: Chosen | None
+    only: Only
+    tasks: Tasks
+    gradients: Gradients
+    values: ValueWriter
+    arguments: Arguments | None
+    hierarchy: Hierarchy | None
+
+    @property
+    def extras(self) -> Measuring | None:
+        """What is computed beside the rows, where that is asked for."""
+        return self.writer if isinstance(self.writer, Measuring) else None
+
+
+@dataclass(frozen=True)
+class _Forward:
+    """What sees modules and what they own."""
+
+    modules: ModuleHooks
+    parameters: Parameters
+    buffers: Buffers
+
+
 def wired(
     models: dict[str, nn.Module],
     options: WatchConfig,
@@ -115,118 +155,180 @@ def wired(
         ConfigError: The optimizer or the scaler is none.
     """
     watched = watched_modules(models, options.select)
-    by_id = {id(w.module()): w for w in watched}
     optimizers, scaling = as_optimizers(optimizer), as_scaler(scaler)
     info, options = _about(models, watched, options, into)
-    chosen = _chosen(watched, options)
     run = into or Run(info, Columns(budget=options.memory, notices=info.notices))
     expects_training = bool(optimizers) or scaling is not None
     clock = _clock(options, events, expects_training=expects_training)
-    writer = _recorder(run, options, clock, scaling)
-    _measure(writer, options, scaling, watched)
-    recorder = _guarded(writer, run, options, watched, events)
-    sink = Slicing(recorder, options.slices) if options.slices else recorder
-    roles, tasks = _roles(options), Tasks(clock)
-    gradients = Gradients(clock, sink, roles, tasks)
-    only = Only(by_id, clock)
-    only.chosen = chosen
-    owned = ParameterSink(sink, only)
-    parameters = Parameters(watched, clock, owned, tasks, roles)
-    once = options.reduce_once
-    buffers = Buffers(watched, clock, owned, wanted="buffer" in roles, once=once)
-    info.shared = parameters.shared
-
-    def built(module: Watched) -> None:
-        parameters.built(module)
-        buffers.built(module)
-
-    only.reads = built
-    modules = ModuleHooks(
-        by_id,
-        clock,
-        gradients,
-        sink,
-        roles,
-        only=only,
-        records=options.level in config.NEEDS_MODEL,
-        recomputes=options.recompute,
-        begins=events.step_begins,
-        goes_on=events.step_goes_on,
-        built=built,
-        chosen=chosen,
-    )
-    functions = None
-    if options.level in config.OF_FUNCTIONS:
-        functions = Functions(
-            clock,
-            gradients,
-            sink,
-            roles,
-            only=only,
-            modules=modules,
-            wants=Choice(options.apis).wants,
-            everywhere=not options.select,
-            begins=events.step_begins,
-            rewrote=writer.rewrote,
-            chosen=chosen,
-        )
-    values = ValueWriter(run.value_table, writer, info.rank)
-    _look_beside(modules, functions, run, options, values)
-    scale = scaling.scale if scaling is not None else lambda: None
-    of_steps = roles if not (options.one_way or options.structure) else frozenset[Role]()
-    rows = StepRows(watched, clock, sink, only, roles=of_steps, scale=scale)
-    if isinstance(writer, Measuring):
-        modules.extras = rows.extras = writer
-    info.moved = rows.groups
-    asked = any(each.name in OF_STEP for each in options.extras)
-    taken = optimizers if asked or of_steps & ROLES else ()
-    steps = StepsTaken(taken, clock, rows, recorder, scaling)
-    if scaling is not None:
-        clock.updated = steps.updated
-    stepped = OptimizerHook(optimizers, events.holds_watched, events.optimizer_stepped)
+    ground = _ground(run, options, events, watched, clock=clock, scaling=scaling)
+    forward = _forward(ground)
+    functions = _functions(ground, forward.modules)
+    steps = _steps(ground, optimizers)
     opened = options.compiled == "eager"
     if opened:
         info.notices.append(NOTICE)
     return Rooms(
         run=run,
         watched=watched,
-        by_id=by_id,
+        by_id=ground.by_id,
         clock=clock,
         scaler=scaling,
-        recorder=recorder,
-        modules=modules,
-        gradients=gradients,
-        parameters=parameters,
-        buffers=buffers,
-        only=only,
+        recorder=ground.recorder,
+        modules=forward.modules,
+        gradients=ground.gradients,
+        parameters=forward.parameters,
+        buffers=forward.buffers,
+        only=ground.only,
         steps=steps,
         coverage=Coverage(
             watched,
-            only.named,
-            _of_modules(roles, options),
+            ground.only.named,
+            _of_modules(ground.roles, options),
             opened=opened,
             unfused=functions is not None,
         ),
         functions=functions,
         variables=Variables(
             clock,
-            gradients,
-            sink,
-            values,
-            modules=modules,
+            ground.gradients,
+            ground.sink,
+            ground.values,
+            modules=forward.modules,
             begins=events.step_begins,
             one_way=options.one_way,
         ),
         attachment=Attachment(
-            modules,
-            gradients,
-            parameters,
-            optimizer=stepped,
+            forward.modules,
+            ground.gradients,
+            forward.parameters,
+            optimizer=OptimizerHook(optimizers, events.holds_watched, events.optimizer_stepped),
             steps=steps,
             functions=functions,
             uncompiled=Uncompiled() if opened else None,
         ),
     )
+
+
+def _ground(
+    run: Run,
+    options: WatchConfig,
+    events: Events,
+    watched: list[Watched],
+    *,
+    clock: Clock,
+    scaling: ScalerWatch | None,
+) -> _Ground:
+    chosen = _chosen(watched, options)
+    writer = _recorder(run, options, clock, scaling)
+    _measure(writer, options, scaling, watched)
+    recorder = _guarded(writer, run, options, watched, events)
+    by_id = {id(w.module()): w for w in watched}
+    sink = Slicing(recorder, options.slices) if options.slices else recorder
+    roles, tasks, rank = _roles(options), Tasks(clock), run.info.rank
+    values = ValueWriter(run.value_table, writer, rank)
+    arguments = hierarchy = None
+    if options.values:
+        arguments = Arguments(values, roles, recomputes=options.recompute)
+    if options.level != "debug":
+        hierarchy = Hierarchy(run.call_table, rank, stacks=options.stacks)
+    return _Ground(
+        run=run,
+        options=options,
+        events=events,
+        watched=watched,
+        by_id=by_id,
+        clock=clock,
+        scaler=scaling,
+        writer=writer,
+        recorder=recorder,
+        sink=sink,
+        roles=roles,
+        chosen=chosen,
+        only=Only(by_id, clock, chosen),
+        tasks=tasks,
+        gradients=Gradients(clock, sink, roles, tasks),
+        values=values,
+        arguments=arguments,
+        hierarchy=hierarchy,
+    )
+
+
+def _forward(ground: _Ground) -> _Forward:
+    """Make what sees modules, and the parameters and buffers that they own."""
+    options, roles = ground.options, ground.roles
+    owned = ParameterSink(ground.sink, ground.only)
+    parameters = Parameters(ground.watched, ground.clock, owned, ground.tasks, roles)
+    wanted, once = "buffer" in roles, options.reduce_once
+    buffers = Buffers(ground.watched, ground.clock, owned, wanted=wanted, once=once)
+    ground.run.info.shared = parameters.shared
+
+    def built(module: Watched) -> None:
+        parameters.built(module)
+        buffers.built(module)
+
+    ground.only.reads = built  # what is owned asks it under which name it is written
+    modules = ModuleHooks(
+        ground.by_id,
+        ground.clock,
+        ground.gradients,
+        ground.sink,
+        roles,
+        only=ground.only,
+        records=options.level in config.NEEDS_MODEL,
+        recomputes=options.recompute,
+        begins=ground.events.step_begins,
+        goes_on=ground.events.step_goes_on,
+        built=built,
+        chosen=ground.chosen,
+        hierarchy=ground.hierarchy,
+        values=ground.arguments,
+        extras=ground.extras,
+    )
+    return _Forward(modules, parameters, buffers)
+
+
+def _functions(ground: _Ground, modules: ModuleHooks) -> Functions | None:
+    """Make what sees functions, where the level has them."""
+    options = ground.options
+    if options.level not in config.OF_FUNCTIONS or ground.hierarchy is None:
+        return None
+    return Functions(
+        ground.clock,
+        ground.gradients,
+        ground.sink,
+        ground.roles,
+        only=ground.only,
+        modules=modules,
+        wants=Choice(options.apis).wants,
+        everywhere=not options.select,
+        begins=ground.events.step_begins,
+        rewrote=ground.writer.rewrote,
+        hierarchy=ground.hierarchy,
+        values=ground.arguments,
+        chosen=ground.chosen,
+    )
+
+
+def _steps(ground: _Ground, optimizers: Sequence[Optimizer]) -> StepsTaken:
+    """Make what sees optimizers step."""
+    options, scaler = ground.options, ground.scaler
+    roles = ground.roles if not (options.one_way or options.structure) else frozenset[Role]()
+    rows = StepRows(
+        ground.watched,
+        ground.clock,
+        ground.sink,
+        ground.only,
+        roles=roles,
+        scale=scaler.scale if scaler is not None else lambda: None,
+        extras=ground.extras,
+    )
+    ground.run.info.moved = rows.groups
+    asked = any(each.name in OF_STEP for each in options.extras)
+    taken = optimizers if asked or roles & ROLES else ()
+    steps = StepsTaken(taken, ground.clock, rows, ground.recorder, scaler)
+    if scaler is not None:
+        ground.clock.updated = steps.updated  # which counts steps by this clock
+    return steps
 
 
 def _about(
@@ -277,24 +379,6 @@ def _roles(options: WatchConfig) -> frozenset[Role]:
         return frozenset()
     roles = frozenset(options.roles)
     return roles & config.OF_CALLS if options.level == "api" else roles
-
-
-def _look_beside(
-    modules: ModuleHooks,
-    functions: Functions | None,
-    run: Run,
-    options: WatchConfig,
-    values: ValueWriter,
-) -> None:
-    """Have written down what ran inside what, and what is no tensor."""
-    if options.level != "debug":
-        modules.hierarchy = Hierarchy(run.call_table, run.info.rank, stacks=options.stacks)
-    if options.values:
-        modules.values = Arguments(values, _roles(options), recomputes=options.recompute)
-    if functions is not None:
-        functions.hierarchy, functions.values = modules.hierarchy, modules.values
-        if modules.hierarchy is not None:
-            modules.hierarchy.functions = functions.registered.running_rows
 
 
 def _chosen(watched: list[Watched], options: WatchConfig) -> Chosen | None:

@@ -268,10 +268,9 @@ class OpenCalls(threading.local):
             call = stack[place]
             if call.frame == id(frame) and call.module == id(module):
                 call.place = _NOWHERE
-                if self._ended is not None:
-                    for each in stack[place:]:
-                        self._ended(each)
-                del stack[place:]
+                while len(stack) > place + 1:
+                    self._drop(stack.pop())
+                stack.pop()
                 return call
         return None
 

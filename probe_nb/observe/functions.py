@@ -82,6 +82,8 @@ class Functions:
         everywhere: bool,
         begins: Callable[[], object],
         rewrote: Callable[[], object],
+        hierarchy: Hierarchy,
+        values: Arguments | None = None,
         chosen: Chosen | None = None,
     ) -> None:
         """Tie the parts together; nothing is seen before `open`.
@@ -97,6 +99,8 @@ class Functions:
             everywhere: Record also what no chosen module runs around.
             begins: Called when a step begins with a function.
             rewrote: Called when a function wrote where autograd does not see it.
+            hierarchy: Takes note of what runs inside what.
+            values: Records what is no tensor, where that is asked for.
             chosen: Says what of a call is recorded, where not all is.
         """
         self._clock, self._gradients, self._sink = clock, gradients, sink
@@ -110,11 +114,8 @@ class Functions:
         self._mode = _Mode(self)
         self.place = Place(self._mode, modules.knows)
         self._cramped = False
-        self.values: Arguments | None = None
-        """Records what is no tensor, where that is asked for."""
-        self.registered = Registered(self)
-        self.hierarchy: Hierarchy | None = None
-        """Takes note of what runs inside what."""
+        self._hierarchy, self._values = hierarchy, values
+        self.registered = Registered(self, hierarchy.functions)
         self._renamed: list[tuple[Any, str, Any]] = []
         self.closed = True
 
@@ -247,14 +248,13 @@ class Functions:
         )
         training = around is not None and around.training
         call = Call(watched, 0, *when, number, training, silent=choice.silent)
-        if self.hierarchy is not None:
-            self.hierarchy.begin(call, around, frame)
+        self._hierarchy.begin(call, around, frame)
         leaves = arguments(args, seen.kwargs, self._unread)
         if self._inputs and call.silent != "forward":
             for leaf, t in leaves:
                 self._sink.tensor(call, ("input", leaf), t)
-        if self.values is not None and call.silent != "forward":
-            self.values.given(call, args, seen.kwargs, self._unread)
+        if self._values is not None and call.silent != "forward":
+            self._values.given(call, args, seen.kwargs, self._unread)
         entered = None
         flows = seen.graph and call.silent != "backward" and self._gradients.reads
         if flows and torch.is_grad_enabled():
@@ -274,8 +274,8 @@ class Functions:
                     self._sink.absent(call, ("output", leaf), Facts.of(t), "unsupported")
                 else:
                     self._sink.tensor(call, ("output", leaf), t)
-        if self.values is not None and not late and call.silent != "forward":
-            self.values.returned(call, result, self._unread)
+        if self._values is not None and not late and call.silent != "forward":
+            self._values.returned(call, result, self._unread)
         if begun.entered is not None:
             self._gradients.leaving(call, begun.entered, leaves)
 

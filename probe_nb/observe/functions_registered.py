@@ -96,11 +96,14 @@ class Replaced(NamedTuple):
 class Registered:
     """The names that are replaced."""
 
-    def __init__(self, observer: Observer) -> None:
-        """Replace nothing yet; `observer` hears of the calls."""
+    def __init__(self, observer: Observer, rows: dict[int, int]) -> None:
+        """Replace nothing yet; `observer` hears of the calls.
+
+        Into `rows` goes, of each thread that runs a registered function, its row in the table of
+        calls.
+        """
         self._observer = observer
-        self.running_rows: dict[int, int] = {}
-        """Of each thread that runs a registered function, its row in the table of calls."""
+        self._rows = rows
         self._replaced: list[Replaced] = []
         self._built_in: set[str] = set()
 
@@ -139,7 +142,7 @@ class Registered:
 
     def running(self) -> bool:
         """Tell whether this thread runs a registered function: what it calls is part of it."""
-        return bool(self.running_rows) and threading.get_ident() in self.running_rows
+        return bool(self._rows) and threading.get_ident() in self._rows
 
     def _run(
         self,
@@ -161,11 +164,11 @@ class Registered:
         if begun is None or seen is None:
             return function(*args, **kwargs)
         thread = threading.get_ident()
-        self.running_rows[thread] = begun.call.row
+        self._rows[thread] = begun.call.row
         try:
             result = function(*args, **kwargs)
         finally:
-            self.running_rows.pop(thread, None)
+            self._rows.pop(thread, None)
         running = result if isinstance(result, list) else [result]
         late = not seen.graph and any(isinstance(each, _work()) for each in running)
         self._observer.end(begun, result if seen.graph else None, late=late)

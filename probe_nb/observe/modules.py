@@ -51,13 +51,18 @@ class ModuleHooks:
         goes_on: Callable[[], None],
         built: Callable[[Watched], None],
         chosen: Chosen | None = None,
+        hierarchy: Hierarchy | None = None,
+        values: Arguments | None = None,
+        extras: Extras | None = None,
     ) -> None:
         """Tie the parts together.
 
         `records` says that calls are recorded, not only those of what `only` records alone.
         `begins` is called when a step begins, before its first row; `goes_on` at the other root
         forwards; `built` when a lazy module got its parameters, before its first forward.
-        `chosen` says what of a call is recorded, where not all is.
+        `chosen` says what of a call is recorded, where not all is. `hierarchy` takes note of what
+        runs inside what; `values` records what is no tensor, and `extras` computes of calls what
+        was asked for beside their tensors.
         """
         self._watched = watched
         self._only = only
@@ -70,7 +75,9 @@ class ModuleHooks:
         self._begins = begins
         self._goes_on = goes_on
         self._built = built
-        self._chosen = chosen
+        self._chosen, self._hierarchy = chosen, hierarchy
+        self._values, self._extras = values, extras
+        self._whole = chosen is None and values is None and extras is None
         after = functools.partial(self.after, behind=True)
         self._behind = Behinds(self.before, after, self._fault)
         self._regions = Regions()
@@ -78,12 +85,6 @@ class ModuleHooks:
         self._cramped = False
         self.unread: set[str] = set()
         """What of arguments and results was not looked at, in words."""
-        self.values: Arguments | None = None
-        """Records what is no tensor, where that is asked for."""
-        self.extras: Extras | None = None
-        """Computes of calls what was asked for beside their tensors."""
-        self.hierarchy: Hierarchy | None = None
-        """Takes note of what runs inside what."""
         self.open = OpenCalls(self._regions, None if chosen is None else chosen.ended)
 
     # torch calls these two. They hold the only `except` between us and the user's model, and the
@@ -192,8 +193,8 @@ class ModuleHooks:
         self._regions.forget()
         self._report_cramped()
         self.open.stack.clear()
-        if self.hierarchy is not None:
-            self.hierarchy.forget()
+        if self._hierarchy is not None:
+            self._hierarchy.forget()
 
     def _report_cramped(self) -> None:
         """Say that modules ran too close to the recursion limit to be recorded."""
@@ -217,29 +218,39 @@ class ModuleHooks:
             return
         clock = self._clock
         task = torch._C._current_graph_task_id()
-        depth = self.open.enter(frame)
-        place = self.open.place
+        opened = self.open
+        depth, stack, place = opened.enter(frame), opened.stack, opened.place
         outermost = depth == 0 and task == -1 and place.repeats is None
-        if outermost and overtaken(self, ModuleHooks):
-            late = True
-        if outermost and is_replica(module):
-            with self._replicas.lock:
-                if not watched.is_root or self._replicas.first(module):
-                    self._outermost(watched)
-        elif outermost:
-            self._outermost(watched)
+        if outermost:
+            late |= overtaken(self, ModuleHooks)
+            self._begin(watched, module)
         watched.called = True
         call = self._repeated(watched, frame, place, task)
         if call is None:
             if not (clock.recording or watched.is_root or outermost):
                 return
-            call = self._call(watched, module, frame, place)
+            call = self._call(watched, module, frame, place, stack[-1] if stack else None)
         call.module = id(module)
-        self.open.stack.append(call)
+        stack.append(call)
         if module._forward_hooks:
             self._waits(module, pre=False)
         if call.recorded:
-            self._observe_inputs(call, module, args, kwargs, late=late)
+            leaves = arguments(args, kwargs, self.unread)
+            if self._whole:
+                self._see(call, "input", leaves, late=late)
+            else:
+                self._see_beside(call, module, (args, kwargs), leaves, late=late)
+            if self._gradients.reads:
+                self._enter(call, leaves, late=late)
+
+    def _begin(self, watched: Watched, module: nn.Module) -> None:
+        """Take note of a forward that nothing watched runs around; of replicas once."""
+        if not is_replica(module):
+            self._outermost(watched)
+            return
+        with self._replicas.lock:
+            if not watched.is_root or self._replicas.first(module):
+                self._outermost(watched)
 
     def _outermost(self, watched: Watched) -> None:
         """Let the clock see the forward of a root, and what else can only begin a step."""
@@ -251,20 +262,25 @@ class ModuleHooks:
             begins = clock.root_forward(root=watched.is_root, again=again)
             (self._begins if begins else self._goes_on)()
 
-    def _call(self, watched: Watched, module: nn.Module, frame: FrameType, place: Place) -> Call:
+    def _call(
+        self,
+        watched: Watched,
+        module: nn.Module,
+        frame: FrameType,
+        place: Place,
+        around: Call | None,
+    ) -> Call:
         """Return the next call of a module."""
         clock = self._clock
         renamed = type(module) is not watched.cls and watched.renamed()
         if renamed and clock.recording:  # lazy until now
             self._built(watched)
         number, watched.calls = watched.calls, watched.calls + 1
-        training, choice = bool(module.training), WHOLE
-        stack = self.open.stack
-        around = stack[-1] if stack else None
-        if self._chosen is not None and clock.recording:
+        training, choice, recording = bool(module.training), WHOLE, clock.recording
+        if self._chosen is not None and recording:
             choice = self._chosen.module(watched, number, around, training=training)
         heard = self._only.hears(watched, choice.silent)
-        seen = heard is not None and heard.selected and clock.recording
+        seen = heard is not None and heard.selected and recording
         recorded = seen and (self._records or heard is self._only.now)
         when = (clock.step, clock.micro_step, number)
         call = Call(heard or watched, id(frame), *when, training, recorded=recorded)
@@ -273,11 +289,11 @@ class ModuleHooks:
         if choice is not WHOLE:
             call.choice, call.silent = choice, choice.silent
         place.note(watched, call)
-        if self.hierarchy is not None and clock.recording:
+        if self._hierarchy is not None and recording:
             if heard is None and self._only.now is not None:
-                self.hierarchy.passed_over(call, around)
+                self._hierarchy.passed_over(call, around)
             else:
-                self.hierarchy.begin(call, around, frame)
+                self._hierarchy.begin(call, around, frame)
         return call
 
     def _repeated(self, watched: Watched, frame: FrameType, place: Place, task: int) -> Call | None:
@@ -302,34 +318,46 @@ class ModuleHooks:
         call.place = place
         return call
 
-    def _observe_inputs(
-        self, call: Call, module: nn.Module, args: Any, kwargs: Any, *, late: bool
+    def _see_beside(
+        self, call: Call, module: nn.Module, given: tuple[Any, Any], leaves: list[Leaf], *, late: bool
     ) -> None:
-        leaves = arguments(args, kwargs, self.unread)
-        if self.extras is not None and not late:
-            self.extras.entering(call, module, leaves)
-        self._see(call, "input", leaves, late=late)
-        if self.values is not None and not (late or call.silent == "forward"):
-            self.values.given(call, args, kwargs, self.unread)
-        if call.silent == "backward":
+        """Hand over what goes in where not only tensors are recorded, or not all of them."""
+        if self._extras is not None and not late:
+            self._extras.entering(call, module, leaves)
+        if call.silent == "forward":
             return
-        if self._gradients.reads and call.place.flows and torch.is_grad_enabled():
+        self._see(call, "input", leaves, late=late)
+        if self._values is not None and not late:
+            self._values.given(call, *given, self.unread)
+
+    def _see_results(self, call: Call, output: Any, leaves: list[Leaf], *, late: bool) -> None:
+        if call.silent != "forward":
+            self._see(call, "output", leaves, late=late)
+            if self._values is not None and not late:
+                self._values.returned(call, output, self.unread)
+        if self._extras is not None and (module := call.watched.module()) is not None:
+            self._extras.leaving(call, module, [] if late else leaves)
+
+    def _enter(self, call: Call, leaves: list[Leaf], *, late: bool) -> None:
+        """Attach to the graph of a call's inputs."""
+        if call.silent != "backward" and call.place.flows and torch.is_grad_enabled():
             if late:
                 self._gradients.owe(call, "grad_input", leaves)
             call.entered = self._gradients.entering([] if late else leaves)
 
     def _after(self, call: Call, output: Any, *, late: bool) -> None:
         entered, call.entered = call.entered, None
+        if self._chosen is not None:
+            self._chosen.ended(call)
         leaves = results(output, self.unread)
         if call.watched.is_root and not call.recompute:
             self._gradients.notice(call, leaves)
         if not call.recorded:
             return
-        self._see(call, "output", leaves, late=late)
-        if self.values is not None and not (late or call.silent == "forward"):
-            self.values.returned(call, output, self.unread)
-        if self.extras is not None and (module := call.watched.module()) is not None:
-            self.extras.leaving(call, module, [] if late else leaves)
+        if self._whole:
+            self._see(call, "output", leaves, late=late)
+        else:
+            self._see_results(call, output, leaves, late=late)
         if entered is not None:
             original = call.original or call
             if late:
@@ -340,8 +368,6 @@ class ModuleHooks:
     def _see(self, call: Call, role: Role, leaves: list[Leaf], *, late: bool) -> None:
         """Hand tensors over; `late` says that a hook of the user's may still replace them."""
         if role not in self._roles or (call.recompute and not self._recomputes):
-            return
-        if call.silent == "forward":
             return
         for leaf, t in leaves:
             if late:

@@ -29,8 +29,13 @@ _FORWARDS: Final = 16
 class Only:
     """Knows which calls are recorded, and under which name."""
 
-    def __init__(self, by_id: dict[int, Watched], clock: Clock) -> None:
-        """Record everything; a module that is not in `by_id` is put there while it is alone."""
+    def __init__(
+        self, by_id: dict[int, Watched], clock: Clock, chosen: Chosen | None = None
+    ) -> None:
+        """Record everything; a module that is not in `by_id` is put there while it is alone.
+
+        `chosen` says what of each call is recorded, where not all is.
+        """
         self.now: Watched | None = None
         self.reads: Callable[[Watched], None] = lambda _: None
         self._by_id = by_id
@@ -39,13 +44,12 @@ class Only:
         self._heard: dict[tuple[int, int], dict[Watched, Watched | None]] = {}
         self._read: set[Watched] = set()
         self._reading = False
-        self.chosen: Chosen | None = None
-        """Says what of each call is recorded, where not all is."""
+        self._chosen = chosen
 
     @property
     def places(self) -> bool:
         """Tell whether only some places are recorded, to which nothing else belongs."""
-        return self.now is not None or (self.chosen is not None and self.chosen.places)
+        return self.now is not None or (self._chosen is not None and self._chosen.places)
 
     @property
     def named(self) -> Collection[Watched]:
@@ -93,8 +97,8 @@ class Only:
     def begin_step(self) -> None:
         """Count calls from 0 again."""
         self._read.clear()
-        if self.chosen is not None:
-            self.chosen.begin_step()
+        if self._chosen is not None:
+            self._chosen.begin_step()
         for alone in self._named.values():
             alone.begin_step()
 
@@ -105,7 +109,7 @@ class Only:
 
         `silent` says what of it is left out, as `Choice` does.
         """
-        if not self._heard and self.chosen is None:  # there was no range yet
+        if not self._heard and self._chosen is None:  # there was no range yet
             return watched
         now = self.now
         heard: Watched | None = watched
@@ -115,7 +119,7 @@ class Only:
         if silent == "all":
             heard = None
         self._note(watched, None if silent == "backward" else heard)
-        late = heard is now or self.chosen is not None
+        late = heard is now or self._chosen is not None
         if heard is not None and late and silent != "forward" and self._clock.recording:
             self._read_parameters(heard)
         return heard
@@ -167,14 +171,14 @@ class Only:
             and (not each.path or f"{home.path}.".startswith(f"{each.path}."))
         ]
         user = max(around, key=lambda each: len(each.path), default=None)
-        return self.chosen is None if user is None else users[user] is user
+        return self._chosen is None if user is None else users[user] is user
 
     def of_parameter(self, call: Call, where: Where) -> Call | None:
         """Return the call that a row of a parameter is written under; None if it is not."""
-        if not self._heard and self.chosen is None:
+        if not self._heard and self._chosen is None:
             return call
         if where[0] in ("param", "buffer") and len(where) == 2:  # noqa: PLR2004 - in the forward
-            mine = self._reading if self.chosen is not None else self.now is None
+            mine = self._reading if self._chosen is not None else self.now is None
             owner = call.watched if mine or self.now is call.watched else None
         else:
             owner = self._owner(call.watched, call.step, call.micro_step)

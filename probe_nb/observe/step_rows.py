@@ -35,10 +35,14 @@ class StepRows:
         *,
         roles: frozenset[Role],
         scale: Callable[[], Tensor | None],
+        extras: Extras | None = None,
     ) -> None:
-        """Write to `sink`; `watched` may grow, and `scale` gives the loss scale in force."""
+        """Write to `sink`; `watched` may grow, and `scale` gives the loss scale in force.
+
+        `extras` computes what was asked for beside the rows.
+        """
         self.groups: dict[str, dict[str, str]] = {}
-        self.extras: Extras | None = None
+        self._extras = extras
         self._watched = watched
         self._clock = clock
         self._sink = ParameterSink(sink, only)
@@ -58,8 +62,8 @@ class StepRows:
             step.moved = _with_gradients(step)
             scale = getattr(optimizer, "grad_scale", None)
             self._gradients(named, step, scale if isinstance(scale, Tensor) else None)
-        if self.extras is not None:
-            self._before(self.extras, named, optimizer, step)
+        if self._extras is not None:
+            self._before(self._extras, named, optimizer, step)
         if "update" in self._roles:
             _copy(named, step)
 

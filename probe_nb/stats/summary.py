@@ -51,6 +51,7 @@ has others, so that one question tells it apart from all of them.
 
 _engine: Final[Any] = torch.autograd.Variable._execution_engine
 _graph_task: Final = torch._C._current_graph_task_id
+_groups: Final = communication.groups
 
 
 class Seen(NamedTuple):
@@ -119,7 +120,9 @@ class Reducer:
         if _graph_task() != -1:
             return self._taken_in_backward(t, zeros, reduce)
         key = self._key(t, zeros)
-        if (found := self._known.get(key, NONE)) != NONE and self._unwritten():
+        if (found := self._known.get(key, NONE)) != NONE and (
+            (not _groups and self._begun == 0) or self._unwritten()
+        ):
             return _seen((found, "ok", True))
         self._known[key] = result = reduce(t, zeros)
         return _fresh(result)
@@ -143,8 +146,6 @@ class Reducer:
 
     def _unwritten(self) -> bool:
         """Tell whether no collective has run since; else nothing counts as seen any more."""
-        if not communication.groups and self._begun == 0:
-            return True  # most often: there are no processes to speak to
         begun = communication.begun()
         if begun == self._begun is not None:
             return True

@@ -191,6 +191,52 @@ def test_an_optimizer_step_is_read_of_what_is_in_the_range(net):
     assert set(rows["role"]) == {"param_grad", "param", "update", "state"}
 
 
+@pytest.mark.parametrize("deep", [False, True], ids=["the last module", "a module around it"])
+def test_a_range_ends_with_its_last_module_also_where_that_raises(deep):
+    class Fails(nn.Module):
+        times = 0
+
+        def forward(self, x):
+            self.times += 1
+            if self.times == 1:
+                raise ValueError
+            return x
+
+    class Tries(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fails = Fails()
+
+        def forward(self, x):
+            try:
+                return self.fails(x)
+            except ValueError:
+                return x
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = nn.Tanh(), Tries(), nn.Tanh()
+
+        def forward(self, x):
+            if deep:
+                return self.c(self.b(self.a(x)))
+            try:
+                x = self.b.fails(self.a(x))
+            except ValueError:
+                pass
+            return self.c(x)
+
+    model = Model()
+    with no_faults(), probe.watch(model, scope=("a", "b.fails"), roles="output", live=False) as run:
+        model(torch.ones(2))
+        model(torch.ones(2))
+    rows = run.df[run.df["module"] != "b"]
+    assert list(zip(rows["step"], rows["module"], strict=True)) == [
+        *((0, "a"), (1, "a"), (1, "b.fails"))
+    ]
+
+
 def test_a_repeated_forward_belongs_to_the_range_of_its_call(net):
     class Checked(nn.Module):
         def __init__(self):
@@ -282,7 +328,7 @@ def test_a_name_that_nothing_has_is_said(net, level):
     assert len(run) > 0
     said = [text for text in run.info.notices if text.startswith("`names`")]
     missed = {"module": ["linear"], "api": ["Linear"], "mix": []}[level]
-    assert [text.split("`")[3] for text in said] == [*missed, "nope"]
+    assert sorted(text.split("`")[3] for text in said) == [*missed, "nope"]
     assert all("in the name of no call that was seen" in text for text in said)
 
 
