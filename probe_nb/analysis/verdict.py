@@ -116,6 +116,8 @@ class Judge:
         if not self.tally.rows:
             return _empty(info)
         if set(np.unique(self.tally.latest["status"])) == {STATUS_CODE["not_asked"]}:
+            if self.tally.columns.tables.checksums.values:
+                return Verdict("empty", "Checksums alone were recorded: compare with another run")
             return Verdict("empty", "Shapes and dtypes alone were recorded: see run.structure()")
         worst = next(iter(self.findings(info)), None)
         if worst is None or worst.severity == "note":

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -267,3 +268,20 @@ def test_the_first_nan_is_where_msprobe_finds_the_overflow(tmp_path):
     assert set(run.frame(module="2")["status"]) == {"has_nan"}
     assert run.findings()["kind"].tolist()[0] == "non_finite"
     assert run.frame(module="2")["max"].isna().all()
+
+
+def test_dumps_of_checksums_alone_are_compared_by_them(tmp_path):
+    source = DUMPS / "statistics_L0_xor"
+    run = probe.read_dump(source)
+    assert "Checksums alone were recorded" in str(run)
+    same = probe.compare(run, run)
+    assert set(same.df["verdict"]) == {"same"}
+    shutil.copytree(source, tmp_path / "other")
+    (file,) = (tmp_path / "other/step0").glob("*/dump.json")
+    data = json.loads(file.read_text())
+    changed = data["data"]["Module.cnn.features.0.Conv2d.forward.0"]["output"][0]
+    changed["md5"] = "0x" + "1" * 16
+    file.write_text(json.dumps(data))
+    found = probe.compare(run, probe.read_dump(tmp_path / "other")).first_divergence()
+    assert (found.module, found.role) == ("cnn.features.0", "output")
+    assert "checksums differ" in found.detail

@@ -237,15 +237,20 @@ def test_two_ranks_of_one_run_are_compared():
 
 
 def test_checksums_decide_where_both_have_them():
-    def run(text):
-        made = records.run([row()])
+    def run(text, **values):
+        made = records.run([row(**values)])
         made.columns.arrays()["checksum"][:] = made.columns.tables.checksums.code(text)
         return made
 
     assert probe.compare(run("0a0b0c0d"), run("0a0b0c0d")).df["checksum_same"].item()
     other = probe.compare(run("0a0b0c0d"), run("ffffffff")).df
     assert not other["checksum_same"].item()
-    assert other["verdict"].item() == "close"
+    assert other["verdict"].item() == "diverged"
+    assert other["reason"].item() == "the same numbers in another order: checksums differ"
+    rounded = probe.compare(run("0a0b0c0d"), run("ffffffff", mean=0.5 * (1 + 2.0**-26))).df
+    assert rounded["verdict"].item() == "close"
+    signed = [run(text, zero_count=1) for text in ("0a0b0c0d", "ffffffff")]
+    assert probe.compare(*signed).df["verdict"].item() == "close"  # a zero has two signs
 
 
 @pytest.mark.parametrize(

@@ -359,3 +359,48 @@ def test_a_fault_is_found_between_two_dumps(tmp_path):
     found = probe.compare(tmp_path / "gpu", tmp_path / "npu")
     assert found.first_divergence().module == module
     assert "Result" in found.to_msprobe()
+
+
+class _Backwards(nn.Linear):
+    """Gives its outputs the other way round: the same numbers in other places."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).flip(-1)
+
+
+def test_a_checksum_tells_that_numbers_changed_places():
+    def run(first: type[nn.Linear]) -> probe.Run:
+        torch.manual_seed(0)
+        model = nn.Sequential(first(8, 8), nn.Linear(8, 8))
+        with probe.watch(model, checksum="crc32", live=False) as made:
+            model(torch.randn(4, 8)).sum().backward()
+        return made
+
+    first = probe.compare(run(nn.Linear), run(_Backwards)).first_divergence()
+    assert (first.module, first.phase) == ("0", "forward")
+    assert "the same numbers in another order" in first.detail
+    assert probe.compare(run(nn.Linear), run(nn.Linear)).first_divergence() is None
+
+
+def test_checksums_tell_of_no_fault_where_the_order_of_sums_differs():
+    def run(parts: int) -> probe.Run:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64))
+        x = torch.randn(32, 64)
+        if parts > 1:
+            model[2].forward = lambda h: (
+                sum(
+                    a @ w.t()
+                    for a, w in zip(
+                        h.chunk(parts, -1), model[2].weight.chunk(parts, -1), strict=True
+                    )
+                )
+                + model[2].bias
+            )
+        with probe.watch(model, checksum="crc32", live=False) as made:
+            model(x).square().mean().backward()
+        return made
+
+    found = probe.compare(run(1), run(4))
+    assert not found.df["checksum_same"].all()
+    assert found.first_divergence() is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from probe_nb.analysis.compare import histograms, judge, rounding, tensors
 from probe_nb.analysis.compare.align import Alike, Pairs, Side, paired, sides
 from probe_nb.analysis.compare.calls import CallTree, Places
+from probe_nb.analysis.compare.checksums import alone, checksums, decide
 from probe_nb.analysis.compare.flow import Flow, flow
 from probe_nb.analysis.compare.judge import CLOSE, DIVERGED, NOT_COMPARABLE, SAME, Reasons
 from probe_nb.analysis.compare.measures import MEASURES, Measured, equal_numbers, measured
@@ -20,7 +21,7 @@ from probe_nb.analysis.compare.naming import Mapped, mapping_of
 from probe_nb.analysis.compare.shapes import Sums
 from probe_nb.store.columns import Columns
 from probe_nb.store.keeping import Tensors
-from probe_nb.store.table import ABSENT, Arrays
+from probe_nb.store.table import Arrays
 from probe_nb.terms import COUNTS, STATISTICS
 
 Rows = NDArray[np.intp]
@@ -109,6 +110,8 @@ class Compared:
         """What there was to judge by: tensors, histograms or statistics."""
         if len(self.kept):
             return "kept tensors"
+        if alone(self.data, self.checksums).any():
+            return "checksums"
         return "statistics and histograms" if np.isfinite(self.distance).any() else "statistics"
 
 
@@ -142,7 +145,9 @@ def compared(
     tables = one.columns.tables, other.columns.tables
     unclear = judge.exact(*data, tables, found, reasons)
     equal, distance = _of_histograms(one, other, pairs, data, found)
-    sums = _of_checksums(data, tables)
+    sums = checksums(data, tables)
+    unclear &= ~alone(data, sums)
+    decide(data, tables, sums, distance, found=found, reasons=reasons)
     kept = tensors.compared(one, other, pairs, baseline[1], candidate[1], told)
     kept.put_into(found)
     found.equal = (equal | (sums == 1)) & (sums != 0) & kept.equal(len(unit))
@@ -231,20 +236,6 @@ def _noise(found: Measured) -> Floats:
     size = (found.tolerance.extreme + 4 * differs) * found.peak
     half = found.unit > 2.0**-24
     return np.where(half, np.maximum(size, 2.0**-14), size)
-
-
-def _of_checksums(data: tuple[Arrays, Arrays], tables: tuple[Any, Any]) -> NDArray[np.int8]:
-    """Tell where checksums of one kind agree, and where not."""
-    known: dict[str, int] = {}
-    codes, kinds = [], []
-    for table in tables:
-        texts = table.checksums.values
-        codes.append(np.array([*(known.setdefault(t, len(known)) for t in texts), ABSENT]))
-        kinds.append(np.array([*(t.startswith("0x") for t in texts), False]))
-    left, right = (code[each["checksum"]] for code, each in zip(codes, data, strict=True))
-    kind = [each[side["checksum"]] for each, side in zip(kinds, data, strict=True)]
-    there = (left >= 0) & (right >= 0) & (kind[0] == kind[1])
-    return np.where(there, left == right, -1).astype(np.int8)
 
 
 def _verdicts(found: Measured, unclear: Flags, near: Flags, reasons: Reasons) -> NDArray[np.int8]:

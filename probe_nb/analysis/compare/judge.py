@@ -44,6 +44,10 @@ class Reasons:
         if chosen.any():
             self.codes[chosen] = self._code(text)
 
+    def drop(self, where: Flags) -> None:
+        """Give those pairs none any more."""
+        self.codes[where] = 0
+
     def _code(self, text: str) -> int:
         if text not in self.texts:
             self.texts.append(text)
