@@ -319,7 +319,13 @@ class ModuleHooks:
         return call
 
     def _see_beside(
-        self, call: Call, module: nn.Module, given: tuple[Any, Any], leaves: list[Leaf], *, late: bool
+        self,
+        call: Call,
+        module: nn.Module,
+        given: tuple[Any, Any],
+        leaves: list[Leaf],
+        *,
+        late: bool,
     ) -> None:
         """Hand over what goes in where not only tensors are recorded, or not all of them."""
         if self._extras is not None and not late:
