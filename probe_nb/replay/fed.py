@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -88,16 +88,24 @@ def _value(each: Value) -> Any:
     return value
 
 
-def _named(text: str) -> Any:
-    return vars(torch)[text.rpartition(".")[2]]
+def _named(kind: type) -> Callable[[Any], Any]:
+    """Return what finds a constant of torch by its name: of this kind, and nothing else."""
+
+    def found(text: Any) -> Any:
+        named = vars(torch).get(str(text).removeprefix("torch."))
+        if not isinstance(named, kind):
+            raise SelectionError(f"`{text}` is no {kind.__name__} of torch that is here.")
+        return named
+
+    return found
 
 
 _MADE: Final[dict[str, Any]] = {
     "slice": lambda parts: slice(*parts),
     "ellipsis": lambda _: ...,
     "torch.Size": torch.Size,
-    "torch.dtype": _named,
-    "torch.memory_format": _named,
+    "torch.dtype": _named(torch.dtype),
+    "torch.memory_format": _named(torch.memory_format),
     "torch.device": lambda _: torch.device("cpu"),
     "tuple": tuple,
 }
