@@ -214,6 +214,7 @@ class Calls:
         found.callees = Interned(Callee(*map(_text, each)) for each in about["callees"])
         found.stacks = Interned(tuple(map(_frame, each)) for each in about["stacks"])
         found._frames = sum(map(len, found.stacks.values))
+        found.budget = max(_BUDGET, found._frames * _FRAME + (table.num_rows + 1) * _SIZE)
         found._room = found._rows_that_fit()
         columns = np.empty(table.num_rows, _DTYPE)
         for name in columns.dtype.names:

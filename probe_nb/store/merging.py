@@ -8,7 +8,7 @@ be asked of all rows alike.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -74,13 +74,19 @@ def merge(members: Sequence[Member], budget: int | None = None) -> Parts:
     columns = Columns(budget=budget, notices=info.notices)
     lines = [Line(each.parts.columns, of) for each, of in zip(members, ranks, strict=True)]
     orders = _lay(lines, columns)
-    calls = Calls(budget=None, notices=info.notices)
-    values = Values(budget=None, notices=info.notices)
+    calls = Calls(_sum(each.parts.calls.budget for each in members), info.notices)
+    values = Values(_sum(each.parts.values.budget for each in members), info.notices)
     for each, of, line, order in zip(members, ranks, lines, orders, strict=True):
         calls.take(each.parts.calls, rank=of[0])
         values.take(each.parts.values, rank=of[0], orders=(line.orders, order))
     places = [(each.parts.tensors, of[0]) for each, of in zip(members, ranks, strict=True)]
     return Parts(info, columns, Tensors(source=Beside(places)), calls, values)
+
+
+def _sum(budgets: Iterable[int | None]) -> int | None:
+    """Return what tables may take together; no bound where one of them has none."""
+    found = list(budgets)
+    return None if None in found else sum(each or 0 for each in found)
 
 
 def _check(members: Sequence[Member], ranks: Sequence[list[int]]) -> None:

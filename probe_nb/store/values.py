@@ -214,6 +214,7 @@ class Values:
             codes = found._sites.code(_known_site(Site(*words))), found._things.code((kind, text))
             found._rows.extend(_packed(*row[: len(_NUMBERS)], *codes))
         found._texts = sum(len(text) + _THING for _, text in found._things.values)
+        found.budget = max(_BUDGET, found._texts + len(found._rows) + 1)
         return found
 
 

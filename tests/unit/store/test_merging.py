@@ -476,3 +476,18 @@ def test_the_order_of_a_sum_is_no_drift_and_another_number_is(name, factor, seen
         block.columns[name] = np.where(rows, factor * block.columns[name], block.columns[name])
     kinds = probe.compare_ranks(merged).df["kind"].tolist()
     assert ("drift" in kinds) is seen
+
+
+def test_a_merged_table_may_take_what_those_of_its_members_may_and_no_more():
+    runs = [watched(rank) for rank in range(3)]
+    merged = merge(runs)
+    for name in ("call_table", "value_table"):
+        budgets = [getattr(run, name).budget for run in runs]
+        assert getattr(merged, name).budget == sum(budgets) > 0
+    for run in runs:
+        run.call_table.budget = 32 * 4
+    with pytest.warns(ProbeWarning, match="calls took"):
+        cut = merge(runs)
+    assert len(cut.call_table) == 12 < len(merged.call_table)
+    runs[1].call_table.budget = None
+    assert merge(runs).call_table.budget is None
