@@ -232,7 +232,7 @@ def watch(
         ConfigError: An option makes no sense, or is not known.
 
     Cost: one reduction per distinct tensor; nothing waits for the device before a step ends,
-    but with `checksum` and `stop_on`.
+    but with `checksum`, `stop_on`, and the extras `spectral_norm` and `stable_rank`.
 
     >>> import torch, probe_nb as probe
     >>> model = torch.nn.Linear(2, 1, bias=False)
