@@ -22,6 +22,8 @@ from probe_nb.stats.measurable import modes_off
 from probe_nb.terms import Status
 
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+_UNCUT: Final = (NotImplementedError, RuntimeError, IndexError)
+"""What torch raises of a layout that cannot be cut."""
 
 
 class Slicing:
@@ -46,8 +48,12 @@ class Slicing:
                 t, part = held(t)
                 where = (where[0], where[1] + part, *where[2:]) if part else where
             cut = self._cut(t)
-        except Exception:  # of a layout that cannot be cut
-            self._sink.absent(call, where, Facts.of(t), "unsupported", backward)
+        except Exception as error:
+            status: Status = "unsupported"
+            if not isinstance(error, _UNCUT):
+                self._sink.fault(call.watched, where[0], error)
+                status = "failed"
+            self._sink.absent(call, where, Facts.of(t), status, backward)
             return
         self._sink.tensor(call, where, cut, backward, scale)
 

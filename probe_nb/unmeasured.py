@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from probe_nb.observe.calls import Call
+from probe_nb.observe.shards import held
 from probe_nb.observe.sink import Facts, Where
 from probe_nb.recorder import Recorder
 
@@ -22,6 +23,8 @@ class Unmeasured(Recorder):
     ) -> None:
         """Write the row of a tensor, without numbers."""
         try:
-            self.absent(call, where, Facts.of(t), "not_asked", backward)
+            mine, part = held(t)
+            where = (where[0], where[1] + part, *where[2:]) if part else where
+            self.absent(call, where, Facts.of(mine), "not_asked", backward)
         except Exception as error:
             self.fault(call.watched, where[0], error)

@@ -11,7 +11,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import probe_nb as probe
-from probe_nb.errors import ConfigError, SelectionError
+from probe_nb.errors import ConfigError, ProbeWarning, SelectionError
+from probe_nb.slicing import Slicing
 from probe_nb.stats.summary import Reducer
 from tests.models import no_faults
 
@@ -489,6 +490,19 @@ def test_a_part_without_elements_is_empty_and_a_layout_that_cannot_be_cut_is_tol
     with no_faults(), probe.watch(model, slices="0:7:9", live=False, roles="input") as run:
         model(dense, sparse)
     assert run.df["status"].tolist() == ["empty", "unsupported"]
+
+
+def test_a_fault_of_ours_in_cutting_is_failed_and_told_once(net, monkeypatch):
+    def broken(self, t):
+        raise KeyError("ours")
+
+    monkeypatch.setattr(Slicing, "_cut", broken)
+    run = probe.start(net.head, slices="0:0:1", live=False, roles="input")
+    with pytest.warns(ProbeWarning, match="KeyError: 'ours'") as told:
+        [net.head(torch.ones(2, 3)) for _ in range(2)]
+    probe.stop(run)
+    assert run.df["status"].tolist() == ["failed", "failed"]
+    assert len(told) == 1
 
 
 def test_training_is_the_same_bit_for_bit_whatever_is_chosen():

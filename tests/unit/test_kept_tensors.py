@@ -590,6 +590,11 @@ with probe.watch(model, keep="(root)", live=False) as run:
 kept = run.kept()
 assert kept["leaf"].tolist() == ["0.shard", "0"], kept
 assert run.df[run.df["role"] == "input"]["leaf"].tolist() == ["0.shard", "0"]
+with probe.watch(model, structure=True, live=False) as bare:  # the same sites, without numbers
+    for placement in (Shard(0), Replicate()):
+        model(DTensor.from_local(torch.arange(6.0).view(2, 3), mesh, [placement], run_check=False))
+same = ["step", "module", "role", "leaf", "shape", "dtype"]
+assert bare.df[same].astype(str).equals(run.df[same].astype(str)), (bare.df[same], run.df[same])
 for step in range(2):
     t = run.tensor("(root)", step=step)
     assert type(t) is torch.Tensor and torch.equal(t, torch.arange(6.0).view(2, 3))
