@@ -33,7 +33,7 @@ class Life:
         self._models: dict[str, weakref.ref[nn.Module]] = {}
         self._collection: Collection | None = None
         self._registered: list[Registered] = []
-        self._alone: tuple[nn.Module, str] | None = None
+        self._alone: tuple[weakref.ref[nn.Module], str] | None = None
         for each in self.settings.notices:
             notify(f"probe_nb: {each}")
 
@@ -64,8 +64,8 @@ class Life:
         if self.settings.level != "debug" and self._is_wanted():
             collection = self._collecting()
             collection.resume(tokens, self._registered)
-            if self._alone is not None:
-                collection.only(*self._alone)
+            if self._alone is not None and (module := self._alone[0]()) is not None:
+                collection.only(module, self._alone[1])
 
     def stop(self) -> None:
         """Collect no more calls."""
@@ -164,7 +164,7 @@ class Life:
 
     def only(self, module: nn.Module, name: str) -> None:
         """Collect one module alone."""
-        self._alone = module, name
+        self._alone = weakref.ref(module), name
         if self._collection is not None:
             self._collection.only(module, name)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 Kind = Literal["module", "parameters_grad", "api", "debug"]
 Way = Literal["forward", "backward"]
@@ -64,14 +64,6 @@ class Key:
     direction: Way = "forward"
     call: int | None = 0
     model: int | None = None
-
-
-class Place(NamedTuple):
-    """One tensor of an entry, as the name of its file says."""
-
-    key: Key
-    part: Part
-    leaf: str
 
 
 def parse(text: str, *, listed: bool = False) -> Key | None:
@@ -143,34 +135,3 @@ def tensor_name(key: Key, part: Part, leaf: str) -> str:
     'loss.0.debug.0.x'
     """
     return ".".join(word for word in (spell(key), part, leaf) if word)
-
-
-_FILE: Final = re.compile(
-    rf"(.+\.(?:(?:forward|backward)\.{_NUMBER}|{_NUMBER}\.(?:forward|backward)))"
-    r"\.(input|kwargs|output|parameters)\.(.+)",
-    re.DOTALL,
-)
-_GRADS: Final = re.compile(rf"(.+\.parameters_grad(?:\.{_NUMBER})?)\.([^.]+)", re.DOTALL)
-_SAVED: Final = re.compile(rf"(.+?\.{_NUMBER})\.(?:debug|tensor)(?:\.(.+))?", re.DOTALL)
-
-
-def parse_tensor(name: str, *, listed: bool = False) -> Place | None:
-    """Return what the name of a tensor says, None if it is none of msProbe's.
-
-    Of saved values old names have `tensor` where there is `debug` now.
-    """
-    if found := _FILE.fullmatch(name):
-        key = parse(found[1], listed=listed)
-        return None if key is None else Place(key, _part(found[4]), found[5])
-    if found := _GRADS.fullmatch(name):
-        key = parse(found[1], listed=listed)
-        return None if key is None else Place(key, "", found[3])
-    if found := _SAVED.fullmatch(name):
-        key = parse(f"{found[1]}.debug")
-        return None if key is None else Place(key, "", found[3] or "")
-    return None
-
-
-def _part(word: str) -> Part:
-    parts: dict[str, Part] = {"input": "input", "kwargs": "kwargs", "output": "output"}
-    return parts.get(word, "parameters")

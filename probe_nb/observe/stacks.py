@@ -17,8 +17,9 @@ from probe_nb.terms import Frame, Stack, printable
 
 NONE: Final = -1
 """The row of what has no row, and the stack of what has none."""
-_ROOM: Final = 65_536
-"""Ways that are remembered. More are there only where code is made anew all the time."""
+_ROOM: Final = 4_096
+"""Ways that are remembered, about 2 kB each. More are there only where code is made anew all the
+time; a way that was forgotten is read once more, and its stack is found again."""
 
 
 class Table(Protocol):

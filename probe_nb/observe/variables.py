@@ -25,6 +25,8 @@ from probe_nb.observe.select import Watched
 from probe_nb.observe.sink import Sink
 
 _gone: Final[Any] = lambda: None  # noqa: E731 - stands for a reference to a module
+_ROOM: Final = 4_096
+"""Names that are remembered. More are there only where a name is made for each value."""
 _NOTHING: Final = type("", (), {})
 """Stands for the class of a module."""
 
@@ -132,6 +134,8 @@ class Variables:
     def _watched(self, name: str) -> Watched:
         found = self._names.get(name)
         if found is None:
+            if len(self._names) >= _ROOM:
+                self._names.clear()
             about = (_gone, "", "", _NOTHING)
             found = Watched(*about, is_root=False, selected=True, api=name)
             self._names[name] = found

@@ -225,6 +225,17 @@ def test_one_module_alone_is_a_black_box(make, net, tmp_path):
     assert forwards(dumped(tmp_path)) == names
 
 
+def test_a_module_that_was_asked_for_alone_is_not_kept_alive(make):
+    make("L1")
+    model = torch.nn.Linear(2, 2)
+    alive = weakref.ref(model)
+    module_dump(model, "Box")
+    del model
+    gc.collect()
+    assert alive() is None
+    module_dump_end()
+
+
 def test_one_module_alone_may_be_asked_for_before_the_start(make, net, tmp_path):
     debugger = make("L1")
     module_dump(net, "Box")
@@ -732,3 +743,22 @@ def test_the_other_names_are_there(tmp_path):
     with random_save(str(tmp_path)):
         torch.rand(1)
     assert len(list(tmp_path.glob("random_*.csv"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("level", "step", "awaited"),
+    [
+        ("debug", None, "waiting for a tensor that `save` is given"),
+        ("L0", [50], "waiting for a forward of the model; only steps 50 were asked for"),
+        ("L0", None, "waiting for a forward of the model"),
+    ],
+)
+def test_a_debugger_says_what_it_waits_for(make, net, level, step, awaited):
+    debugger = make(level=level, step=step)
+    if step or level == "debug":
+        for _ in range(2):
+            debugger.start(net)
+            net(x())
+            debugger.stop()
+            debugger.step()
+    assert repr(debugger.run).splitlines()[0].endswith(awaited)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from probe_nb.dump.keys import Key, Place, parse, parse_tensor, spell, tensor_name
+from probe_nb.dump.keys import Key, parse, spell
 
 word = st.text("abcXYZ019_-ß", min_size=1, max_size=6)
 path = st.lists(word, min_size=1, max_size=4).map(".".join)
@@ -43,15 +43,6 @@ def test_what_is_read_is_spelled_as_it_was(text, listed):
     key = parse(text, listed=listed)
     if key is not None:
         assert spell(key) == text
-
-
-@given(keys(), st.sampled_from(["input", "kwargs", "output", "parameters"]), path)
-def test_names_of_tensors_are_read_as_they_are_spelled(key, part, leaf):
-    leaf = leaf.replace(".", "_") if key.kind == "parameters_grad" else leaf
-    part = part if key.kind in {"module", "api"} else ""
-    assume(f".{leaf}.".count(".debug.") == 0)
-    read = parse_tensor(tensor_name(key, part, leaf), listed=key.model is not None)
-    assert read == Place(key, part, leaf)
 
 
 @pytest.mark.parametrize(
@@ -112,28 +103,3 @@ def test_with_a_list_of_models_the_index_is_taken_off():
 )
 def test_what_is_no_name_of_msprobe_is_none(text):
     assert parse(text) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "place"),
-    [
-        ("Module.0.Id.forward.0.input.0", Place(Key("module", "0", "Module", "Id"), "input", "0")),
-        (
-            "Functional.relu.0.backward.output.0",
-            Place(Key("api", "relu", "Functional", direction="backward"), "output", "0"),
-        ),
-        (
-            "Module.c.Conv2d.parameters_grad.weight",
-            Place(Key("parameters_grad", "c", "Module", "Conv2d", "backward", None), "", "weight"),
-        ),
-        (
-            "Module.c.Conv2d.parameters_grad.0.weight",
-            Place(Key("parameters_grad", "c", "Module", "Conv2d", "backward", 0), "", "weight"),
-        ),
-        ("blob.0.debug.h.1", Place(Key("debug", "blob"), "", "h.1")),
-        ("blob.0.tensor.h.1", Place(Key("debug", "blob"), "", "h.1")),
-        ("blob_grad.1.tensor", Place(Key("debug", "blob", direction="backward", call=1), "", "")),
-    ],
-)
-def test_names_of_files_are_read_old_and_new(name, place):
-    assert parse_tensor(name) == place

@@ -15,6 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 import probe_nb as probe
 from probe_nb.errors import ConfigError, NonFiniteError, ProbeWarning
+from probe_nb.observe import variables
+from probe_nb.session import sessions
 from tests.models import no_faults
 
 
@@ -547,3 +549,16 @@ def test_training_is_the_same_to_the_bit():
         return [*(p.detach() for p in model.parameters()), torch.get_rng_state()]
 
     assert all(map(torch.equal, trained(lambda *_: None), trained(probe.save)))
+
+
+def test_names_that_are_made_for_each_value_are_not_remembered_for_ever(monkeypatch):
+    monkeypatch.setattr(variables, "_ROOM", 4)
+    with no_faults(), probe.watch(level="debug", live=False) as run:
+        known = sessions()[-1]._rooms.variables._names
+        for number in range(10):
+            probe.save(torch.full((2,), float(number)), f"h{number}")
+            assert len(known) <= 4
+        probe.save(torch.zeros(2), "h0")
+    assert run.df["api"].tolist() == [*(f"h{n}" for n in range(10)), "h0"]
+    assert run.df["max"].tolist() == [*map(float, range(10)), 0.0]
+    assert run.df["call"].tolist() == [0] * 10 + [1]
