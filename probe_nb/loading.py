@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from probe_nb.dump import source
+from probe_nb.dump import folders, source
 from probe_nb.errors import RunFormatError, notify
 from probe_nb.store import beside, files
 from probe_nb.store.calls import Calls
@@ -38,7 +38,14 @@ def read(path: Path, budget: int | None = None) -> Parts:
     found = sorted((each for each in path.glob(f"*{ENDING}") if each.is_file()), key=_by_number)
     if found:
         return read_folder(path, found, budget)
-    info, _, kept = streamed(path.absolute())
+    try:
+        info, _, kept = streamed(path.absolute())
+    except RunFormatError as error:
+        if not folders.find(path, lambda _: None):
+            raise
+        raise RunFormatError(
+            f"`{path}` is laid out as a dump of msProbe's. Open it with `probe.read_dump`."
+        ) from error
     return whole(info, kept)
 
 

@@ -183,10 +183,15 @@ def summed(
     wanted = rows.index[rows["step"] == step]
     found = [each for each in columns.histograms(wanted) if each is not None]
     if not found:
+        name = f"`{shown(module)}` {role}"
+        if all(each is None for each in columns.histograms(rows.index)):
+            raise SelectionError(
+                f"Nothing was counted at {name} in any step. Dumps of msProbe's hold no "
+                "histograms, nor do rows without numbers."
+            )
         steps = sorted({int(s) for s in rows["step"]})
         raise SelectionError(
-            f"Nothing was counted at `{shown(module)}` {role} in step {step}. It has steps "
-            f"{steps[0]} to {steps[-1]}."
+            f"Nothing was counted at {name} in step {step}. It has steps {steps[0]} to {steps[-1]}."
         )
     return functools.reduce(operator.add, found)
 

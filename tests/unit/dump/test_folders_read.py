@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import probe_nb as probe
-from probe_nb.errors import RunFormatError
+from probe_nb.errors import RunFormatError, SelectionError
 
 T = {
     "type": "torch.Tensor",
@@ -568,3 +568,22 @@ def test_text_of_a_dump_is_shown_as_text(tmp_path):
         )
     )
     assert "<script>alert" not in run._repr_mimebundle_()["text/html"]
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_dump_that_is_loaded_as_a_run_is_told_what_opens_it(tmp_path, broken):
+    folder = write(tmp_path / "step0/rank0", {"Module.a.Linear.forward.0": forward()})
+    if broken:  # its process ended before the step did
+        (folder / "dump.json").unlink()
+    openers = [probe.load, lambda path: probe.compare(path, path)] if broken else [probe.load]
+    for opener in openers:  # a comparison opens a whole dump itself
+        with pytest.raises(RunFormatError, match=r"a dump of msProbe's.*`probe\.read_dump`"):
+            opener(tmp_path)
+
+
+def test_a_histogram_of_a_dump_is_said_not_to_be_there_in_any_step(tmp_path):
+    for step in range(2):
+        write(tmp_path / f"step{step}/rank0", {"Module.a.Linear.forward.0": forward()})
+    run = probe.read_dump(tmp_path)
+    with pytest.raises(SelectionError, match=r"`a` output in any step\. Dumps of msProbe's hold"):
+        run.histogram("a", "output")
