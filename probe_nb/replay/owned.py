@@ -116,7 +116,18 @@ class Owned:
 
     def differing(self, copy: nn.Module, role: str) -> list[str]:
         """Return the parameters, or buffers, that are not those of the step."""
-        found = []
+        pairs = self._pairs(copy, role)
+        return [name for row, name, tensor in pairs if tensor is None or not _agrees(row, tensor)]
+
+    def misfit(self, copy: nn.Module) -> str:
+        """Say which parameter never was of this module, by its shape; "" if all may be."""
+        for row, name, tensor in self._pairs(copy, "param"):
+            if tensor is not None and (now := tuple(tensor.shape)) != (then := tuple(row.shape)):
+                return f"the parameter {name} is {now}, and was {then}: this is another module"
+        return ""
+
+    def _pairs(self, copy: nn.Module, role: str) -> Iterator[tuple[Any, str, Tensor | None]]:
+        """Yield the row of each parameter, or buffer; its name; and what has that name now."""
         rows = self.rows[(self.rows["role"] == role) & (self.rows["direction"] == "forward")]
         rows = rows.drop_duplicates(["module", "leaf"])
         modules = dict(copy.named_modules())
@@ -124,9 +135,7 @@ class Owned:
             path = _below(self._base, str(row.module))
             module = modules.get(path)
             tensor = None if module is None else own(module, str(row.leaf))
-            if tensor is None or not _agrees(row, tensor):
-                found.append(".".join(part for part in (path, str(row.leaf)) if part))
-        return found
+            yield row, _joined(path, str(row.leaf)), tensor
 
     def set_modes(self, copy: nn.Module, call: int, micro_step: int) -> None:
         """Put every module of the copy into the mode that its rows have."""

@@ -218,7 +218,8 @@ class Part:
         self._owned.set_modes(copy, self.at.call, self.at.micro_step)
         other = self._owned.differing(copy, "param")
         if other:
-            raise Unanswerable(_not_then("parameters", other, self.at.step))
+            why = self._owned.misfit(copy)
+            raise Unanswerable(why or _not_then("parameters", other, self.at.step))
         return copy
 
     def _check_buffers(self, task: Task, copy: nn.Module) -> None:

@@ -174,6 +174,11 @@ def of_call(
     Raises:
         SelectionError: There is none; the message says what is kept.
     """
+    if not everything:
+        raise SelectionError(
+            "This run keeps no tensors, and a replay begins with those that came in: "
+            "`watch(keep=probe.Keep('*', roles='input, output'))` keeps them."
+        )
     wanted = {"step": step, "call": call, "micro_step": micro_step, "rank": rank}
     at = _of_module(everything, module, model) if api is None else _of(everything, api, module)
     of_role = [e for e in at if e.role == "input" and model in (None, e.model)]

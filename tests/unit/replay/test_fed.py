@@ -233,3 +233,11 @@ def test_a_function_of_ones_own_is_given():
         run.replay(api="mine.twice")
     assert run.replay(api="mine.twice", of=lambda x: x * 2).verdict == "within"
     assert run.replay(api="mine.twice", of=lambda x: x * 3).verdict == "above"
+
+
+def test_a_run_that_keeps_nothing_says_what_to_keep():
+    model = nn.Sequential(nn.Linear(3, 3))
+    with probe.watch(model, live=False) as run:
+        model(X)
+    with pytest.raises(SelectionError, match=r"keeps no tensors.*Keep\('\*', roles='input, output"):
+        run.replay("0", model)

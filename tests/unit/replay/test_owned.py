@@ -228,3 +228,11 @@ def test_parameters_that_are_computed_by_hooks_of_torch_are(kind):
     found = watched(model, X).replay("0", model)
     np.testing.assert_allclose(found.truth().numpy(), truth, rtol=1e-6, atol=1e-7)
     assert found.verdict == "within", found
+
+
+def test_parameters_of_another_shape_are_those_of_another_module():
+    run = watched(nn.Linear(4, 3), X)
+    found = run.replay("(root)", nn.Linear(4, 5))
+    assert found.verdict == "not_judged"
+    assert "weight is (5, 4), and was (3, 4): this is another module" in found.sentence
+    assert "state=" not in found.sentence
