@@ -136,6 +136,8 @@ def compare_ranks(
     ranks = [*every.last_steps(columns)]
     if len(ranks) < 2:  # noqa: PLR2004 - two to compare
         there = f"all of rank {ranks[0]}" if ranks else "of no rank"
+        if missing := sorted(set(range(of.info.world or 0)) - set(ranks)):
+            there += f", and {of_ranks(missing)} of {of.info.world} missing"
         raise SelectionError(
             f"The rows of this run are {there}. Save each process into one folder and read it with "
             "`probe.load(folder)`, or use `probe.gather`."

@@ -114,6 +114,8 @@ def write(
     _refuse([] if there is None else [there])
     if not overwrite:
         _refuse(folders.values())
+    if how.files and all(each.data is None for each in run.tensors.known()):
+        notify("probe_nb: This run keeps no tensors: the dump has statistics, and no file of one.")
     target.parent.mkdir(parents=True, exist_ok=True)
     with _aside(target) as aside:
         for at, folder in folders.items():

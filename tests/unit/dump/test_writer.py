@@ -12,7 +12,7 @@ import probe_nb as probe
 from probe_nb.dump import tensors, writer
 from probe_nb.dump.writer_tree import Item, as_list, grown, planted, text_of
 from probe_nb.dump.writer_values import Numbers, four, tensor, value
-from probe_nb.errors import ConfigError
+from probe_nb.errors import ConfigError, ProbeWarning
 from probe_nb.terms import COUNTS, STATISTICS
 
 NAN, INF = math.nan, math.inf
@@ -483,3 +483,13 @@ def test_a_folder_that_tensors_were_streamed_to_is_not_written_over(tmp_path, mo
     run.write_dump(tmp_path / "dump", overwrite=True)
     assert {path: path.read_bytes() for path in folder.rglob("*.json")} == before
     assert len([*folder.rglob("*.pt")]) == 1
+
+
+def test_tensors_that_were_never_kept_are_said_to_be_missing_from_the_dump(tmp_path):
+    model = nn.Sequential(nn.Linear(2, 2))
+    with probe.watch(model, live=False) as run:
+        model(torch.ones(1, 2))
+    with pytest.warns(ProbeWarning, match="keeps no tensors: the dump has statistics"):
+        run.write_dump(tmp_path / "asked", task="tensor")
+    assert not list(tmp_path.rglob("*.pt"))
+    run.write_dump(tmp_path / "plain")  # warnings are errors here

@@ -425,6 +425,11 @@ def test_a_run_of_one_rank_has_nobody_to_compare_with():
         probe.compare_ranks(merge([watched(0), watched(1)]), outlier=0.5)
 
 
+def test_the_ranks_that_a_comparison_lacks_are_named():
+    with pytest.raises(SelectionError, match=r"rank 1, and ranks 0 and 2 of 3 missing\. Save"):
+        probe.compare_ranks(merge([watched(1, world=3)]))
+
+
 def test_a_rank_that_ends_early_is_named():
     found = probe.compare_ranks(merge([watched(0, steps=4), watched(1, steps=2)])).df
     stopped = found[found["kind"] == "stopped"]
