@@ -26,7 +26,7 @@ from probe_nb.analysis.compare.divergence import (
 from probe_nb.analysis.compare.fed import Fed, fed_same
 from probe_nb.analysis.compare.frames import frame
 from probe_nb.analysis.compare.judge import DIVERGED
-from probe_nb.analysis.compare.naming import Mapped
+from probe_nb.analysis.compare.naming import Mapped, check_known
 from probe_nb.analysis.compare.onesided import one_sided, suggestions
 from probe_nb.analysis.compare.profile import profile, rows_of
 from probe_nb.errors import ConfigError
@@ -325,7 +325,9 @@ def compare(
     options = Options(mapping, fuzzy, tolerance, _ranks(ranks))
     known = rounding.TAKEN if any(map(_is_dump, (one, other))) else rounding.MEASURED
     with _Bar(wanted=progress) as bar:
-        found = compared(_of(one), _of(other), options, known, bar.told)
+        sides = _of(one), _of(other)
+        check_known(mapping, _modules(one), _modules(other))
+        found = compared(*sides, options, known, bar.told)
     return Comparison(one, other, found)
 
 
@@ -358,6 +360,12 @@ def opened(source: Source) -> Run:
 def _of(run: Records) -> tuple[Any, Any]:
     run.flush()
     return run.columns.there()[0], run.tensors
+
+
+def _modules(run: Run) -> set[str]:
+    """Return the modules that have rows, and those that are known to have none."""
+    seen = {site.module for site in run.columns.tables.sites.values}
+    return seen | {str(made[1]) for made in run.info.tree}
 
 
 def _rank(ranks: Any) -> int | None:

@@ -58,7 +58,7 @@ def sentence(of: Comparison) -> str:
         return f"✕ {first.sentence}"
     counts = of.counts
     if not len(of) or set(counts) <= {"not_comparable", "only_in_baseline", "only_in_candidate"}:
-        return "! nothing could be compared"
+        return f"! nothing could be compared: {_nothing(of)}"
     if set(counts) == {"same"}:
         return f"✓ all {plural(len(of), 'row')} are the same"
     if counts.get("diverged"):
@@ -68,6 +68,31 @@ def sentence(of: Comparison) -> str:
     if alone:
         return f"! no divergence in what both have; {plural(alone, 'row')} only one run has"
     return "✓ no divergence: all that differs is within rounding"
+
+
+def _nothing(of: Comparison) -> str:
+    """Return why nothing could be compared."""
+    frame = of._frame  # noqa: SLF001 - read here, copied nowhere
+    here = [frame[frame[f"row_{side}"].notna()] for side in ("baseline", "candidate")]
+    empty = [not len(each) for each in here]
+    if any(empty):
+        who = "neither run" if all(empty) else f"the {'baseline' if empty[0] else 'candidate'}"
+        return f"{who} has {'any rows' if all(empty) else 'no rows'}"
+    both = frame[frame["row_baseline"].notna() & frame["row_candidate"].notna()]
+    if len(both):
+        return str(both["reason"].astype(str).mode().iloc[0] or "no numbers on both sides")
+    of_functions = [bool((each["api"].astype(str) != "").all()) for each in here]
+    if of_functions[0] != of_functions[1]:
+        words = ["functions" if each else "modules" for each in of_functions]
+        return (
+            f"the baseline has {words[0]}, the candidate {words[1]}; record both at the same level"
+        )
+    names_ = [
+        set(zip(*(each[n].astype(str) for n in ("module", "api")), strict=True)) for each in here
+    ]
+    if names_[0] & names_[1]:
+        return "both have the same modules, but no call or tensor in common"
+    return "no name is in both; `mapping=` says what is what (see comparison.suggested_mapping())"
 
 
 def counted(of: Comparison) -> str:
@@ -133,6 +158,9 @@ def _alone(of: Comparison) -> list[str]:
             "(comparison.one_sided())",
             "",
         )
+    named = left[(left["suggestion"] != "") & (left["api"] == "")]
+    if len(named):
+        lines += _wrapped("! some look alike under other names: comparison.suggested_mapping()", "")
     return lines
 
 

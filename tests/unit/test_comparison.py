@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 import probe_nb as probe
 from probe_nb.errors import ConfigError, SelectionError
@@ -173,6 +174,28 @@ def test_renamed_modules_are_mapped(mapping):
     assert modules(found) == {"layers.0": "same", "layers.1": "diverged"}
 
 
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [
+        ({"layer": "blocks"}, "`mapping` has `layer`, and neither .* The closest are `layers`"),
+        ({"layers": "block"}, "`mapping` has `block`, and neither .* The closest are `blocks`"),
+    ],
+)
+def test_a_mapping_of_what_neither_run_has_is_refused_with_the_nearest(mapping, message):
+    one, other = records.run([row("layers.0")]), records.run([row("module.blocks.0")])
+    with pytest.raises(ConfigError, match=message):
+        probe.compare(one, other, mapping=mapping)
+
+
+def test_a_mapping_may_name_modules_without_rows():
+    made = [["model", "stem", "Linear"]]
+    one = records.run([row("layers.0")], tree=made)
+    other = records.run([row("blocks.0")], tree=made)
+    found = probe.compare(one, other, mapping={"layers": "blocks", "stem": "stem"})
+    assert modules(found) == {"layers.0": "same"}
+    assert len(probe.compare(one, records.run([]), mapping={"layers": "any"})) == 1
+
+
 def test_mappings_of_msprobe_are_read(tmp_path):
     one = records.run([row("mlp.0"), row("x")])
     other = records.run([row("ff.3"), row("y")])
@@ -203,6 +226,9 @@ def test_a_mapping_is_suggested_for_what_looks_alike():
 
     found = probe.compare(run("fc1", "fc2"), run("lin_a", "lin_b"))
     assert found.suggested_mapping() == {"fc1": "lin_a", "fc2": "lin_b"}
+    assert repr(found).startswith("! nothing could be compared: no name is in both;")
+    for said in (repr(found), found._repr_html_()):
+        assert "look alike under other names: comparison.suggested_mapping()" in said
     again = probe.compare(
         run("fc1", "fc2"), run("lin_a", "lin_b"), mapping=found.suggested_mapping()
     )
@@ -279,6 +305,38 @@ def test_empty_runs_can_be_compared():
     assert (len(found), found.first_divergence(), found.fed_same.same) == (0, None, None)
     assert "nothing could be compared" in repr(found)
     assert "nothing could be compared" in found._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "why"),
+    [
+        ([], [], "neither run has any rows"),
+        ([row()], [], "the candidate has no rows"),
+        ([], [row()], "the baseline has no rows"),
+        ([row("a")], [row("b")], "no name is in both; `mapping=` says what is what"),
+        ([row("a")], [row("a", role="input")], "both have the same modules, but no call or tensor"),
+        ([row(status="meta")], [row()], "no numbers in the baseline: meta"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_with_the_cause(one, other, why):
+    found = probe.compare(records.run(one), records.run(other))
+    assert repr(found).startswith(f"! nothing could be compared: {why}")
+    assert f"nothing could be compared: {why}" in found._repr_html_()
+
+
+def test_functions_against_modules_are_said_to_be_of_two_levels():
+    model, x = torch.nn.Linear(2, 2), torch.ones(1, 2)
+    sides = []
+    for level in ("L1", "L0"):
+        with probe.watch(model, level=level) as run:
+            model(x)
+        sides.append(run)
+    assert "look alike" not in repr(probe.compare(*sides))
+    said = " ".join(repr(probe.compare(*sides)).split())
+    assert said.startswith(
+        "! nothing could be compared: the baseline has functions, the candidate modules; "
+        "record both at the same level"
+    )
 
 
 def test_html_is_escaped():

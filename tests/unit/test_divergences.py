@@ -204,6 +204,35 @@ def test_another_learning_rate_is_found_at_the_optimizer():
     found = probe.compare(one, two)
     assert [each.phase for each in found.divergences] == ["optimizer"]
     assert found.first_divergence("optimizer").leaf == "group0.lr"
+    assert found.first_divergence().detail == "0.001 against 0.002"
+
+
+def stepped(kind: type[torch.optim.Optimizer], **options: Any) -> probe.Run:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), torch.randn(5, 4)
+    optimizer = kind(model.parameters(), lr=0.1, **options)
+    with probe.watch(model, optimizer=optimizer) as run:
+        model(x).square().mean().backward()
+        optimizer.step()
+    return run
+
+
+def test_optimizers_of_two_classes_are_named_before_what_they_moved():
+    found = probe.compare(stepped(torch.optim.Adam), stepped(torch.optim.SGD))
+    first = found.first_divergence()
+    assert first.phase == "optimizer"
+    assert first.sentence.startswith(
+        "the optimizers differ: Adam against SGD; first diverges at 0 (Linear) at step 0"
+    )
+    assert repr(found).startswith("✕ the optimizers differ: Adam against SGD")
+
+
+def test_a_setting_that_is_on_in_one_run_alone_is_said_with_both_values():
+    one = stepped(torch.optim.SGD, momentum=0.5)
+    found = probe.compare(one, stepped(torch.optim.SGD, momentum=0.5, nesterov=True))
+    first = found.first_divergence()
+    assert (first.leaf, first.detail) == ("group0.nesterov", "0 against 1")
+    assert "the optimizers differ" not in repr(found)
 
 
 def test_other_parameters_and_other_data_are_said_first():

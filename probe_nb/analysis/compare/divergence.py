@@ -57,7 +57,26 @@ def told(of: Compared, found: list[Origin], frame: pd.DataFrame) -> Iterator[Div
         after = after[~np.isin(after, own)]
         if later[each.phase][0] is not each:
             after = after[:0]  # they are counted once, under the first of its phase
-        yield _divergence(of, each, frame, after)
+        one = _divergence(of, each, frame, after)
+        kinds = _optimizers(of) if later["optimizer"][:1] == [each] else ""
+        if kinds:
+            said = f"the optimizers differ: {kinds}; {one.sentence}"
+            one = dataclasses.replace(one, sentence=said)
+        yield one
+
+
+def _optimizers(of: Compared) -> str:
+    """Return the classes of optimizers that differ; their settings have no counterpart to show."""
+    one, other = (
+        {
+            (name.model, name.api): site.type
+            for name, site in zip(side.names, side.sites, strict=False)
+            if name.direction == "optimizer" and name.api
+        }
+        for side in (of.one, of.other)
+    )
+    pairs = ((kind, other.get(key, kind)) for key, kind in one.items())
+    return ", ".join(dict.fromkeys(f"{a} against {b}" for a, b in pairs if a != b))
 
 
 def _is_after(of: Compared, pairs: Rows, first: int) -> NDArray[np.bool_]:
@@ -180,6 +199,9 @@ def _sentence(
 def _detail(of: Compared, origin: Origin, measure: str, difference: float, explained: float) -> str:
     pair = origin.first
     reason = of.reasons.texts[of.reasons.codes[pair]]
+    setting = _setting(of, pair)
+    if setting:
+        return setting
     came = float(np.nan_to_num(of.flow.came_in[pair]))
     if measure == "exact":
         what = reason or "values differ that rounding does not touch"
@@ -194,3 +216,17 @@ def _detail(of: Compared, origin: Origin, measure: str, difference: float, expla
         "what came in is the same" if came == 0 else f"what came in agrees within {number(came)}"
     )
     return f"{what}; {given} ({of.evidence})"
+
+
+def _setting(of: Compared, pair: int) -> str:
+    """Return both values of a setting of an optimizer: it is chosen, and rounding plays no part."""
+    site = of.places.sites[of.places.site[pair]]
+    chosen = site.direction == "optimizer" and site.api and site.leaf.startswith("group")
+    if not chosen or any(side["numel"][pair] != 1 for side in of.data):
+        return ""
+    one, other = (float(side["max"][pair]) for side in of.data)
+    if one == other or not np.isfinite([one, other]).all():
+        return ""
+    short = number(one), number(other)
+    one_said, other_said = short if short[0] != short[1] else (repr(one), repr(other))
+    return f"{one_said} against {other_said}"

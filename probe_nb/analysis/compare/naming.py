@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from probe_nb.dump import keys
-from probe_nb.errors import ConfigError
+from probe_nb.errors import ConfigError, closest
 from probe_nb.terms import ROOT_LABEL, Direction, Role, Site
 
 WRAPPERS: Final = frozenset(
@@ -90,6 +90,43 @@ def _checked(given: Mapping[Any, Any]) -> Iterable[tuple[str, str]]:
     if twice:
         raise ConfigError(f"`mapping` gives `{twice[0] or ROOT_LABEL}` to two modules.")
     return given.items()
+
+
+def check_known(given: Mapped, baseline: Iterable[str], candidate: Iterable[str]) -> None:
+    """Refuse a dict with a name that neither run has: it would say nothing.
+
+    Args:
+        given: What `compare(mapping=...)` was given.
+        baseline: The module paths of the baseline.
+        candidate: Those of the candidate.
+
+    Raises:
+        ConfigError: Neither run has a name, and the nearest is said; or it is no name.
+    """
+    if not isinstance(given, Mapping):
+        return
+    one, other = _with_parents(baseline), _with_parents(candidate)
+    for pair in _checked(given):
+        for name, known in zip(pair, (one, other), strict=True):
+            if one and other and _path(name) not in one | other:
+                raise ConfigError(
+                    f"`mapping` has `{name}`, and neither run has such a module."
+                    f"{closest(name, sorted(known))}"
+                )
+
+
+def _with_parents(paths: Iterable[str]) -> set[str]:
+    """Return paths as they are and without wrappers, and all that they are in.
+
+    >>> sorted(_with_parents(["module.a.b"]))
+    ['', 'a', 'a.b', 'module', 'module.a', 'module.a.b']
+    """
+    found = set()
+    for each in paths:
+        for path in (each, unwrapped(each)):
+            parts = path.split(".")
+            found |= {"", *(".".join(parts[: n + 1]) for n in range(len(parts)))}
+    return found
 
 
 def _path(text: str) -> str:
