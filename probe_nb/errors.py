@@ -20,11 +20,14 @@ import difflib
 import sys
 import warnings
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from probe_nb.analysis.origins import Origin
     from probe_nb.run import Run
+
+FAULT: Final = "probe_nb could not record"
+"""So what is said of an error of our own begins, in a warning and in the notices of the run."""
 
 
 class ProbeError(Exception):

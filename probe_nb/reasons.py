@@ -25,8 +25,10 @@ BYPASSED: Final = "called only in part"
 NEVER: Final = "never called"
 NO_TENSORS: Final = "called without tensors"
 NO_GRADIENTS: Final = "called without gradients"
+FAULTY: Final = "lost to an error of probe_nb"
+RANKS: Final = "in a process that `ranks=` leaves out"
 
-EXPECTED: Final = frozenset({NOT_SELECTED, LEFT_OUT, CONTAINER, GONE, UNFUSED})
+EXPECTED: Final = frozenset({NOT_SELECTED, LEFT_OUT, RANKS, CONTAINER, GONE, UNFUSED})
 """Nothing is missing where these are the reason."""
 
 NUMBERED: Final = frozenset({"ok", "empty", "no_finite"})
@@ -65,6 +67,8 @@ REMEDIES: Final[dict[str, str]] = {
     NO_TENSORS: "Neither arguments nor result hold a tensor that can be found: dicts, lists, "
     "tuples and dataclasses are looked into, other objects are not.",
     NO_GRADIENTS: "Only gradients were asked for, and no backward inside the watch reached it.",
+    FAULTY: "A notice of the run says which. The model is unaffected. Please report it.",
+    RANKS: "Nothing is missing: `ranks=` leaves this process out.",
     # statuses of rows
     "not_asked": "Nothing is missing: `structure=True` records shapes and dtypes alone.",
     "meta": "Tensors on the meta device and fake ones have no values.",

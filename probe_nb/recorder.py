@@ -17,7 +17,7 @@ from torch import Tensor
 
 from probe_nb import devices
 from probe_nb.block import ROW, joined, of_call, of_kind, of_row, of_site
-from probe_nb.errors import notify
+from probe_nb.errors import FAULT, notify
 from probe_nb.observe.calls import Call, Clock
 from probe_nb.observe.select import Watched
 from probe_nb.observe.shards import held
@@ -53,6 +53,9 @@ DIRECTION: Final[dict[Role, Direction]] = {
 
 _ANEW: Final = ("param", "buffer", "value")
 """Roles of tensors that are reduced each time: some write to them past what counts versions."""
+
+_OWNED: Final = ("param", "buffer", "param_grad", "update", "state")
+"""Roles of what a module has, called or not."""
 
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 
@@ -139,16 +142,20 @@ class Recorder:
             self._rows += b"".join((call.head or _head(call), spot[0], kind, row))
 
     def fault(self, watched: Watched | None, where: str, error: Exception) -> None:
-        """Warn about an error of our own, once per module and place."""
+        """Warn about an error of our own, once per module and place; the run keeps the words."""
+        if watched is not None and where not in _OWNED:
+            watched.faulty = True
         name = "a module" if watched is None else f"`{shown(watched.path)}`"
         site = (name, where)
         if site in self._faults:
             return
         self._faults.add(site)
         message = (
-            f"probe_nb could not record {name} ({where}): "
+            f"{FAULT} {name} ({where}): "
             f"{type(error).__name__}: {error}. The model is unaffected; rows may be missing."
         )
+        if message not in self._columns.notices:
+            self._columns.notices.append(message)
         notify(message)
 
     def rewrote(self) -> None:

@@ -186,6 +186,7 @@ def wired(
             _of_modules(ground.roles, options),
             opened=opened,
             unfused=functions is not None,
+            here=options.wants_rank(_rank(info.rank)),
         ),
         functions=functions,
         variables=Variables(

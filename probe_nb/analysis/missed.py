@@ -9,7 +9,7 @@ import numpy as np
 
 from probe_nb.reasons import EXPECTED, NUMBERED, REMEDIES
 from probe_nb.store.columns import Columns, Filter
-from probe_nb.terms import STATUSES
+from probe_nb.terms import STATUSES, shown
 
 if TYPE_CHECKING:
     from probe_nb.analysis.tally import Tally
@@ -20,6 +20,9 @@ COLUMNS: Final = ("model", "module", "type", "reason", "rows", "remedy")
 
 _CONTAINERS: Final = frozenset({"ModuleList", "ModuleDict", "ParameterList", "ParameterDict"})
 """Nobody can call these; runs of older versions do not say so."""
+
+_NAMED: Final = 3
+"""So many modules are named."""
 
 
 def missed(info: RunInfo) -> list[dict[str, str]]:
@@ -39,11 +42,21 @@ def missed_of(tally: Tally, info: RunInfo) -> str:
     found, here = missed(info), watched(tally, info)
     if not found:
         return ""
-    why = Counter(reason for each in found if (reason := each.get("reason")))
-    listed = ", ".join(f"{count:,} {reason}" for reason, count in why.most_common())
+    why: dict[str, list[str]] = {}
+    for each in found:
+        if reason := each.get("reason"):
+            why.setdefault(reason, []).append(f"`{shown(each.get('module', ''))}`")
+    by_number = sorted(why.items(), key=lambda pair: -len(pair[1]))
+    listed = ", ".join(f"{len(at):,} {reason} ({_first(at)})" for reason, at in by_number)
     modules = f"module{'' if here == 1 else 's'}"
     several = f"The forward of {len(found):,} of {here:,} {modules} was not seen"
     return f"{several}: {listed}" if listed else several
+
+
+def _first(names: list[str]) -> str:
+    """Write the first names; a number alone reads like the name of a module of a `Sequential`."""
+    more = ["..."] if len(names) > _NAMED else []
+    return ", ".join([*names[:_NAMED], *more])
 
 
 def watched(tally: Tally, info: RunInfo) -> int:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from probe_nb.analysis.missed import missed
 from probe_nb.analysis.words import plural
+from probe_nb.errors import FAULT
 from probe_nb.grammar import steps_in
 from probe_nb.reasons import LEFT_OUT, REMEDIES
 from probe_nb.terms import MODULE_ROLES, STATUSES
@@ -61,6 +62,21 @@ def unrecorded(info: RunInfo) -> str:
     if why := _listed(Counter(each.get("reason", "") for each in missed(info)), "module"):
         parts.append(why)
     return "; ".join(parts) or _NOTHING_RAN.get(info.config.get("level", ""), _NO_FORWARD)
+
+
+def lost(info: RunInfo | None) -> str:
+    """Return the first notice of an error of probe_nb, "" if there was none."""
+    notices = info.notices if info is not None else []
+    return next((text for text in notices if FAULT in text), "")
+
+
+def awaited(info: RunInfo) -> str:
+    """Say what an open run without a record waits for."""
+    if info.config.get("level") == "debug":
+        return "a tensor that `save` is given"
+    forward = f"a forward of {', '.join(info.models) or 'the model'}"
+    steps = info.config.get("steps")
+    return f"{forward}; only {_ASKED['steps'].format(steps)} were asked for" if steps else forward
 
 
 _NO_FORWARD: Final = "no forward of the model ran inside the watch"

@@ -121,6 +121,8 @@ class Judge:
             return Verdict("empty", "Shapes and dtypes alone were recorded: see run.structure()")
         worst = next(iter(self.findings(info)), None)
         if worst is None or worst.severity == "note":
+            if lost := nothing.lost(info):
+                return Verdict("warn", "Not all could be recorded", lost)
             why = nothing.unmeasured(self.tally.statuses)
             return Verdict("empty", "Nothing was measured", why) if why else self._fine()
         kind: Kind = "bad" if worst.severity == "error" else "warn"
@@ -209,9 +211,10 @@ def _empty(info: RunInfo | None) -> Verdict:
     """Say why nothing was recorded."""
     if info is None:
         return Verdict("empty", "Nothing was recorded")
+    if lost := nothing.lost(info):
+        return Verdict("warn", "Nothing could be recorded", lost)
     if info.ended == "open":
-        names = ", ".join(info.models) or "the model"
-        return Verdict("empty", f"Nothing recorded yet: waiting for a forward of {names}")
+        return Verdict("empty", f"Nothing recorded yet: waiting for {nothing.awaited(info)}")
     if ALONE in info.notices:
         return Verdict("empty", "No records were saved here", ALONE)
     return Verdict("empty", "Nothing was recorded", nothing.unrecorded(info))

@@ -85,6 +85,8 @@ def empty_run(settings: Settings) -> Run:
     asked = options(settings)
     info = about.begin({}, 0, asked)
     info.notices += settings.notices
+    if settings.steps and settings.dump_enable is None:  # else the file may ask for others yet
+        info.config["steps"] = settings.steps
     return Run(info, Columns(budget=asked.memory, notices=info.notices))
 
 

@@ -31,17 +31,20 @@ class Coverage:
         *,
         opened: bool = False,
         unfused: bool = False,
+        here: bool = True,
     ) -> None:
         """Look at these modules, at those that `run.only` names, and at those that are added.
 
         `opened` says that compiled code runs eagerly: it hides nothing then. `unfused` says that
-        functions are seen, and that no kernel is fused for it.
+        functions are seen, and that no kernel is fused for it; `here` that this process was
+        asked for.
         """
         self._watched = watched
         self._named = named
         self._asked = _OF_CALLS.intersection(roles)
         self._opened = opened
         self._unfused = unfused
+        self._here = here
         self._known: tuple[int, ...] = ()
         self._listed: list[dict[str, str]] = []
 
@@ -50,7 +53,7 @@ class Coverage:
         everything = (*self._watched, *self._named)
         known = tuple(map(self._progress, everything))
         if known != self._known:
-            tree = _Tree(self._watched, opened=self._opened)
+            tree = _Tree(self._watched, opened=self._opened, here=self._here)
             found = [(w, self._reason(w, tree)) for w in everything]
             self._listed = [
                 {"model": w.model, "module": w.path, "type": w.type, "reason": reason}
@@ -62,8 +65,14 @@ class Coverage:
 
     def _progress(self, watched: Watched) -> int:
         sites = watched.sites
-        facts = (watched.selected, watched.called, watched.seen, watched.checkpointed)
-        return sum(fact << place for place, fact in enumerate(facts)) + 16 * len(sites)
+        facts = (
+            watched.selected,
+            watched.called,
+            watched.seen,
+            watched.checkpointed,
+            watched.faulty,
+        )
+        return sum(fact << place for place, fact in enumerate(facts)) + 32 * len(sites)
 
     @staticmethod
     def _of_functions(watched: Watched) -> str:
@@ -77,19 +86,21 @@ class Coverage:
         if watched.late:
             return reasons.LATE
         if not watched.seen:
-            return tree.reason(watched)
+            return reasons.FAULTY if watched.faulty else tree.reason(watched)
         if self._unfused and (reason := self._of_functions(watched)):
             return reason
         if not self._asked or any(where[0] in _OF_CALLS for where in watched.sites):
             return ""
-        return reasons.NO_TENSORS if self._asked & _FORWARD else reasons.NO_GRADIENTS
+        lacking = reasons.NO_TENSORS if self._asked & _FORWARD else reasons.NO_GRADIENTS
+        return reasons.FAULTY if watched.faulty else lacking
 
 
 class _Tree:
     """The watched modules by their paths, to ask what happened around one of them."""
 
-    def __init__(self, watched: Iterable[Watched], *, opened: bool) -> None:
+    def __init__(self, watched: Iterable[Watched], *, opened: bool, here: bool) -> None:
         self._opened = opened
+        self._here = here
         self._at = {(w.model, path): w for w in watched for path in (w.path, *w.aliases)}
         self._models = {w.model for w in watched if w.is_root and w.module() is not None}
         self._busy = {
@@ -103,8 +114,7 @@ class _Tree:
     def reason(self, watched: Watched) -> str:
         """Say why a module that was to be seen was not."""
         if watched.called:
-            elsewhere = reasons.ELSEWHERE if watched.silenced else reasons.STEPS
-            return reasons.LEFT_OUT if watched.left_out else elsewhere
+            return self._passed_over(watched)
         module = watched.module()
         if module is None:
             return reasons.GONE if watched.model in self._models else reasons.NEVER
@@ -116,6 +126,13 @@ class _Tree:
         if _has_no_forward(module):
             return reasons.TRACED if _frozen(module, around) else reasons.CONTAINER
         return self._uncalled(watched, around)
+
+    def _passed_over(self, watched: Watched) -> str:
+        """Say why nothing is there of a module that was called."""
+        if not self._here:
+            return reasons.RANKS
+        elsewhere = reasons.ELSEWHERE if watched.silenced else reasons.STEPS
+        return reasons.LEFT_OUT if watched.left_out else elsewhere
 
     def _uncalled(self, watched: Watched, around: list[tuple[nn.Module, bool]]) -> str:
         caller = next((module for module, called in around if called), None)

@@ -64,6 +64,8 @@ class Watched:
     """Functions in it have no gradients: a reentrant checkpoint repeated them."""
     left_out: bool = False
     """It ran where `scope=`, `names=` or `when=` choose nothing."""
+    faulty: bool = False
+    """An error of our own kept something of a call from being recorded."""
     home: Watched | None = None
     """Of one that `run.only` names: the module under its own path, or itself if it has none."""
     api: str = ""

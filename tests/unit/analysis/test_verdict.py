@@ -421,6 +421,17 @@ class TestEmpty:
         found = judged(Book(info=info(ended="open")))
         assert found.sentence == "Nothing recorded yet: waiting for a forward of model"
 
+    @pytest.mark.parametrize(
+        ("config", "awaited"),
+        [
+            ({"level": "debug"}, "a tensor that `save` is given"),
+            ({"steps": "50"}, "a forward of model; only steps 50 were asked for"),
+        ],
+    )
+    def test_an_open_run_waits_for_what_was_asked_for(self, config, awaited):
+        found = judged(Book(info=info(ended="open", config=config)))
+        assert found.sentence == f"Nothing recorded yet: waiting for {awaited}"
+
 
 def test_a_mask_is_not_the_largest_value_of_a_healthy_run():
     book = Book().add("a", [-65504.0, 0.0], "input", leaf="1", dtype="float16")

@@ -12,6 +12,9 @@ from torch import nn
 
 import probe_nb as probe
 from probe_nb import reasons as words
+from probe_nb.errors import ProbeWarning
+from probe_nb.recorder import Recorder
+from probe_nb.stats.summary import Reducer
 from probe_nb.terms import STATUSES
 from probe_nb.view.frame import FrameBuilder
 from tests.models import no_faults
@@ -172,11 +175,70 @@ def test_the_reasons_are_counted_in_one_line_and_containers_are_none():
         "b": "called only in part",
         "b.1": "never called",
     }
-    line = "The forward of 3 of 5 modules was not seen: 2 never called, 1 called only in part"
+    line = "The forward of 3 of 5 modules was not seen: "
+    line += "2 never called (`a`, `b.1`), 1 called only in part (`b`)"
     assert line in repr(run)
     assert line in run._repr_mimebundle_()["text/html"]
     status = json.loads(FrameBuilder(run.columns, run.info).update()[1])
-    assert "not seen: 2 never called, 1 called only in part" in status["missed_text"]
+    assert (
+        "not seen: 2 never called (`a`, `b.1`), 1 called only in part (`b`)"
+        in status["missed_text"]
+    )
+
+
+def test_of_many_modules_with_one_reason_the_first_are_named():
+    model = nn.ModuleList([nn.Linear(2, 2) for _ in range(5)])
+    with probe.watch(model, live=False) as run:
+        model[4](X)
+    line = "The forward of 4 of 5 modules was not seen: 4 never called (`0`, `1`, `2`, ...)"
+    assert line in repr(run)
+
+
+@pytest.mark.parametrize("broken", ["_spot", "see"])
+def test_an_error_of_ours_is_told_by_the_run_and_is_the_reason_of_what_lacks(
+    monkeypatch, tmp_path, broken
+):
+    real = Recorder._spot
+
+    def of_one(recorder, watched, where):
+        if watched.path == "0":
+            raise NameError("ours")
+        return real(recorder, watched, where)
+
+    def never(*args, **options):
+        raise NameError("ours")
+
+    if broken == "_spot":
+        monkeypatch.setattr(Recorder, "_spot", of_one)
+    else:
+        monkeypatch.setattr(Reducer, "see", never)
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    with torch.no_grad(), probe.watch(model, live=False) as run:
+        with pytest.warns(ProbeWarning, match="ours"):
+            model(X)
+        with no_faults():  # it is told once
+            model(X)
+    loaded = probe.load(run.save(tmp_path / "run.npz"))
+    for each in (run, loaded):
+        told = [text for text in each.info.notices if "could not record `0`" in text]
+        assert told
+        assert len(set(told)) == len(told)
+        assert all("NameError: ours" in text for text in told)
+        assert "could not record" in repr(each)
+        assert repr(each).splitlines()[0].startswith("!"), repr(each)
+        if broken == "_spot":
+            assert reasons(each) == dict.fromkeys(["", "0"], "lost to an error of probe_nb")
+        else:
+            assert set(each.coverage()["reason"]) == {"failed"}
+
+
+def test_a_process_that_was_not_asked_for_is_the_reason_there():
+    model = layers()
+    with probe.watch(model, ranks="1", live=False) as run:
+        model(X)
+    assert set(reasons(run).values()) == {"in a process that `ranks=` leaves out"}
+    assert "not seen" not in repr(run)
+    assert "this process is rank 0" in repr(run)
 
 
 def test_every_reason_that_can_be_given_comes_with_what_to_do():
