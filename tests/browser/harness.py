@@ -219,6 +219,9 @@ class Notebook:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{self.path.name} has not been saved")
             self.page.wait_for_timeout(50)
+        while not self.path.stat().st_size and time.monotonic() < deadline:
+            self.page.wait_for_timeout(50)  # the server is writing it
+        self.page.wait_for_timeout(50)
         return nbformat.read(self.path, as_version=4)
 
 

@@ -295,7 +295,7 @@ def test_a_stack_names_the_cell_and_the_line_and_nothing_of_the_notebook(kernel)
 def test_structure_alone_is_shown_as_the_tree_when_the_watch_stops(kernel):
     kernel.run("%probe_start model --structure --no-live")
     kernel.run("model(x)")
-    reply = kernel.run("%probe_stop")
+    reply = kernel.run("stopped = %probe_stop\nstopped")
     assert reply.status == "ok"
     assert reply.value.splitlines() == [
         "model · Sequential · 3 modules · 15 parameters",
@@ -306,4 +306,4 @@ def test_structure_alone_is_shown_as_the_tree_when_the_watch_stops(kernel):
         "  1     ReLU                 0  float32 (2, 3)  float32 (2, 3)",
     ]
     assert "<code>(root)</code>" in reply.bundle["text/html"]
-    assert kernel.value("set(_.df['status'])") == {"not_asked"}
+    assert kernel.value("set(stopped.df['status'])") == {"not_asked"}

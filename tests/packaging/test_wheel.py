@@ -117,7 +117,7 @@ def test_the_wheel_describes_the_project(wheel):
     assert metadata["Requires-Python"] == ">=3.10"
     assert metadata["License-Expression"] == "BSD-3-Clause"
     assert metadata["License-File"] == "LICENSE"
-    extras = {"notebook", "demo", "fast", "npu", "test", "dev"}
+    extras = {"notebook", "demo", "fast", "npu", "test", "dev", "xlsx", "tensorboard", "cluster"}
     assert set(metadata.get_all("Provides-Extra")) == extras
 
 
