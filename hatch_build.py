@@ -1,9 +1,9 @@
 """Build hook: bundles the inspector's TypeScript into the one file that the package ships.
 
-`probe_nb/view/frontend/` becomes `probe_nb/view/static/widget.js` by `npm ci && npm run build`
-whenever the bundle is missing or older than its sources: for a wheel, an sdist and an editable
-install alike. An sdist carries a fresh bundle, so it installs without Node.js. Where a build needs
-Node.js and the machine has none (or one that is too old), the build asks pip for it.
+`probe_nb/view/frontend/` becomes `probe_nb/view/static/widget.js` by `npm ci --omit=dev` and
+`npm run build` whenever the bundle is missing or older than its sources: for a wheel, an sdist and
+an editable install alike. An sdist carries a fresh bundle, so it installs without Node.js. Where a
+build needs Node.js and the machine has none (or one that is too old), the build asks pip for it.
 
 `python hatch_build.py` builds by hand, `python hatch_build.py test` runs the frontend's own checks,
 and `python hatch_build.py requirements` prints what pip must install first, if anything.
@@ -75,17 +75,24 @@ def build() -> None:
         raise RuntimeError(f"`npm run build` in {FRONTEND} has not written {BUNDLE}")
 
 
-def install() -> None:
-    """Install the packages that the lock file names, unless they are there."""
-    installed = FRONTEND / "node_modules" / ".package-lock.json"
+def install(*, tests: bool = False) -> None:
+    """Install the packages that the lock file names, unless they are there.
+
+    Args:
+        tests: with those that only the frontend's checks and the browser tests need.
+    """
+    modules = FRONTEND / "node_modules"
+    installed = modules / ".package-lock.json"
     lock = FRONTEND / "package-lock.json"
-    if not installed.is_file() or installed.stat().st_mtime < lock.stat().st_mtime:
-        npm("ci", "--no-audit", "--no-fund")
+    fresh = installed.is_file() and installed.stat().st_mtime >= lock.stat().st_mtime
+    if fresh and (not tests or (modules / "vitest").is_dir()):
+        return
+    npm("ci", "--no-audit", "--no-fund", *([] if tests else ["--omit=dev"]))
 
 
 def check() -> None:
     """Run the frontend's own checks: its types where it has a script for them, and its tests."""
-    install()
+    install(tests=True)
     npm("run", "--if-present", "check")
     npm("test")
 

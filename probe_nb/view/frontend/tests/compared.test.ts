@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { test } from "vitest";
 import { COMPARED } from "../src/compared";
 import { expression, python } from "../src/copy";
 import { Data, Sites, visibleRows, type Choice } from "../src/data";

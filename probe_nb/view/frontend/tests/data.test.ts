@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { test } from "vitest";
 import { TABLE } from "../src/columns";
 import { compare, Data, Sites, visibleRows, type Choice } from "../src/data";
 import { decodeFrame } from "../src/decode";

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { test } from "vitest";
 import { asBytes, decodeFrame, parseSites, parseStatus } from "../src/decode";
 import { histogramOf } from "../src/histogram";
 import { encode, random, site, type Row } from "./fake";

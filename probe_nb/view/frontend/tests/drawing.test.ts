@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { test } from "vitest";
 import { decodeFrame } from "../src/decode";
 import { describe, draw, fit, geometry, ownAxis, sharedAxis, ticks, type Histogram } from "../src/histogram";
 import { describeTrend, trend } from "../src/sparkline";

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { test } from "vitest";
 import { compact, count, exact, number, percent, power, shape } from "../src/format";
 import { random } from "./fake";
 

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { test } from "vitest";
 import { forNotebook } from "../src/keys";
 
 const NONE = { shiftKey: false, ctrlKey: false, metaKey: false, altKey: false };
