@@ -1,11 +1,14 @@
 """The inspector: a widget over a run. The kernel sends numbers, the browser does the rest.
 
 Nothing is asked of the kernel while a cell runs (whether such questions are answered then depends
-on the kernel and the front end): sorting, filtering and selecting happen in the browser.
+on the kernel and the front end): sorting, filtering and selecting happen in the browser. Of a run
+that has ended the front end may ask for more: `{"ask": "history"}` is answered by the trait
+`history`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anywidget
@@ -14,6 +17,7 @@ import traitlets
 from probe_nb.errors import ProbeError
 from probe_nb.view import BUNDLE, compare, html, text
 from probe_nb.view.frame import FrameBuilder
+from probe_nb.view.wire import compact
 
 if TYPE_CHECKING:
     from probe_nb.run import Run
@@ -51,18 +55,38 @@ class Shown(anywidget.AnyWidget):
     Attributes:
         sites, status: JSON texts, see `probe_nb.view.frame` and `probe_nb.view.comparing`.
         frame: The numbers, as bytes: JSON has no NaN. See `probe_nb.view.wire`.
+        history: Earlier moments, once they were asked for.
+        picture: A kept tensor, once it was asked for.
+        refused: JSON; of each question that could not be answered the reason.
     """
 
     _esm = _source()
     sites = traitlets.Unicode().tag(sync=True)
     status = traitlets.Unicode().tag(sync=True)
     frame = traitlets.Bytes().tag(sync=True)
+    history = traitlets.Bytes().tag(sync=True)
+    picture = traitlets.Bytes().tag(sync=True)
+    refused = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, source: Source) -> None:
         """Show what `source` has now."""
         self._source = source
+        self._refused: dict[str, str] = {}
+        self._answers: dict[str, Callable[[dict[str, Any]], None]] = {}
         _, status, frame = source.update()
         super().__init__(sites=source.sites(), status=status, frame=frame)
+        self.on_msg(self._asked)
+
+    def _asked(self, _: Any, question: Any, __: Any) -> None:
+        """Answer the front end; where that fails it is told why, and nobody else."""
+        name = question.get("ask") if isinstance(question, dict) else None
+        if name not in self._answers:
+            return
+        try:
+            self._answers[name](question)
+        except Exception as error:
+            self._refused[name] = f"{type(error).__name__}: {error}"
+            self.refused = compact(self._refused)
 
     def refresh(self) -> None:
         """Send what is new, in one message."""

@@ -1,5 +1,6 @@
 /** What is shown now: sites, status and numbers together, and which rows of them in which order. */
-import type { ColumnName, Frame, PairName, Site, Status } from "./types";
+import { NO_HISTORY } from "./history";
+import type { ColumnName, Frame, History, PairName, Site, Status } from "./types";
 import { ABSENT_BIT, ANOMALY, badgesOf, DOWNSTREAM, severity, type Badge } from "./words";
 
 /** The sites with all that is derived from them alone, made once per change of `sites`. */
@@ -78,8 +79,17 @@ export class Data {
   constructor(
     readonly sites: Sites,
     readonly status: Status,
+    /** The latest numbers, or those of the chosen moment. */
     readonly frame: Frame,
+    readonly history: History = NO_HISTORY,
+    /** The place in the history that was chosen; null for the latest. */
+    readonly moment: number | null = null,
   ) {}
+
+  /** The step whose end is shown. */
+  get step(): number | null {
+    return (this.moment === null ? undefined : this.history.moments[this.moment]?.step) ?? this.status.step;
+  }
 
   get size(): number {
     return this.sites.rows.length;
@@ -162,7 +172,7 @@ export class Data {
   /** The step of a row that is not from the latest one, and says so; else -1. */
   olderStep(row: number): number {
     const step = this.value("step", row);
-    const now = this.status.step;
+    const now = this.step;
     return now !== null && step >= 0 && step < now ? step : -1;
   }
 

@@ -1,4 +1,5 @@
 /** One view of one model: keeps what the reader chose while the numbers change under it. */
+import { Asks } from "./asks";
 import type { Column } from "./cells";
 import { TABLE } from "./columns";
 import { COMPARED } from "./compared";
@@ -55,7 +56,10 @@ export class Inspector {
   /** The divergence that was gone to last. */
   private visited = -1;
 
+  private readonly asks: Asks;
+
   constructor(private readonly model: Model) {
+    this.asks = new Asks(model);
     const body = h("div", { class: "body" }, this.table.element, this.table.edge, this.detail.element);
     this.element = h("div", { class: "pnb" }, this.headline.element, this.trouble, this.toolbar.element, body);
     this.element.addEventListener("keydown", (event) => this.key(event));
@@ -79,6 +83,7 @@ export class Inspector {
     const sites = text === this.sitesText ? before : new Sites(parseSites(text));
     const status = parseStatus(this.model.get("status"));
     this.sitesText = text;
+    this.asks.update(status);
     // the headline is shown even if the numbers cannot be read
     this.data = new Data(sites, status, emptyFrame());
     try {

@@ -5,6 +5,17 @@ export interface Model {
   get(key: string): unknown;
   on(event: string, callback: () => void): void;
   off(event: string, callback: () => void): void;
+  /** Missing in a report: there is nobody to ask. */
+  send?(message: Record<string, unknown>): void;
+  /** Given by some front ends; not a promise. */
+  widget_manager?: { kernel?: Kernel | null } | null;
+}
+
+/** What a notebook knows of its kernel, as far as we use it. */
+export interface Kernel {
+  interrupt?(): Promise<void>;
+  readonly status?: string;
+  readonly statusChanged?: { connect(slot: () => void): unknown; disconnect(slot: () => void): unknown };
 }
 
 /** Where a record was taken; row i of `sites` is row i of the frame. */
@@ -86,6 +97,21 @@ export interface Frame {
 export interface Compared {
   baseline: Frame;
   columns: Record<PairName, Float64Array>;
+}
+
+/** The numbers as a live view showed them at the end of a step. */
+export interface Moment {
+  step: number;
+  /** Without a spark of its own: the trend is that of the whole run. */
+  frame: Frame;
+}
+
+/** What can be gone back to. */
+export interface History {
+  /** Oldest first; the last one is the newest. */
+  readonly moments: readonly Moment[];
+  /** In words, why there are few or none; empty if there is nothing to say. */
+  readonly why: string;
 }
 
 export const COLUMNS = [

@@ -6,7 +6,7 @@ import { followTheme } from "./theme";
 import type { Model } from "./types";
 import css from "./widget.css";
 
-const KEYS = ["sites", "status", "frame"];
+const KEYS = ["sites", "status", "frame", "history", "picture", "refused"];
 
 /** Mount one view; any number of them may stand on a page, on the same model or on others. */
 function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
@@ -22,7 +22,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
 
   let waiting = 0;
   const changed = (): void => {
-    // the three traits change one after the other: they are read together, at most once per frame
+    // the traits change one after the other: they are read together, at most once per frame
     waiting ||= requestAnimationFrame(() => {
       waiting = 0;
       inspector.update();
