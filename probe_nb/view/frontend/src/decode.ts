@@ -72,11 +72,21 @@ function frameOf(reader: Reader, rows: number, columns: number, head: Uint32Arra
     columns: table(reader, COLUMNS, rows, columns),
     spark: reader.take(Float64Array, rows * sparkLength),
     sparkLength,
-    offsets: reader.take(Uint32Array, rows + 1),
+    offsets: rising(reader.take(Uint32Array, rows + 1), entries),
     bins: reader.take(Uint16Array, entries),
     counts: reader.take(Float32Array, entries),
     compared: null,
   };
+}
+
+/** Histograms lie one after the other: a row whose bins end beyond them would be read for minutes. */
+function rising(offsets: Uint32Array, entries: number): Uint32Array {
+  let before = 0;
+  for (const each of offsets) {
+    if (each < before || each > entries) throw new Error("a histogram lies outside of the frame");
+    before = each;
+  }
+  return offsets;
 }
 
 function table<N extends string>(
