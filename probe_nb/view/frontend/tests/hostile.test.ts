@@ -28,7 +28,7 @@ function spoiled(bytes: Uint8Array, next: () => number): Uint8Array {
     const word = act === 1 ? at(Math.min(words, 8)) : at(words);
     const view = new DataView(made.buffer);
     if ((act === 1 || act === 2) && words) view.setUint32(word * 4, NUMBERS[at(NUMBERS.length)] ?? 0, true);
-    if (act === 3 && made.length) made[at(made.length)] ^= 1 << at(8);
+    if (act === 3 && made.length) view.setUint8(at(made.length), at(256));
     if (act === 4) made = new Uint8Array([...made, ...made.slice(at(made.length))]);
   }
   return made;
