@@ -173,9 +173,9 @@ class Calls:
 
     # -- reading --------------------------------------------------------------------------------
 
-    def columns(self) -> Any:
-        """Return the rows as an array with a field per column."""
-        return np.frombuffer(bytes(self._rows), _DTYPE)
+    def columns(self, begin: int = 0) -> Any:
+        """Return the rows from one on as an array with a field per column."""
+        return np.frombuffer(bytes(self._rows[begin * _SIZE :]), _DTYPE)
 
     def frame(self) -> pd.DataFrame:
         """Return one row per call; text columns are categoricals."""
