@@ -1,8 +1,7 @@
 /** One view of one model: keeps what the reader chose while the numbers change under it. */
 import { Asks } from "./asks";
 import type { Column } from "./cells";
-import { TABLE } from "./columns";
-import { COMPARED } from "./compared";
+import { COMPARED, TABLE } from "./columns";
 import { Data, Sites, visibleRows, type Choice, type Order } from "./data";
 import { decodeFrame, emptyFrame, parseSites, parseStatus } from "./decode";
 import { Detail } from "./detail";

@@ -45,7 +45,7 @@ export class Layout {
       const chosen = this.dragged.get(table[at]?.key ?? "");
       return chosen ?? Math.max(width, grown ? (this.pixels[at] ?? 0) : 0);
     });
-    this.places = arranged(table, nonfinite).filter((at) => !hidden.has(table[at]?.key ?? ""));
+    this.places = arranged(table, nonfinite, false).filter((at) => !hidden.has(table[at]?.key ?? ""));
   }
 
   /** Make a column as wide as the reader wants it; null: as wide as the data needs. */

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "vitest";
-import { COMPARED } from "../src/compared";
+import { COMPARED } from "../src/columns";
 import { expression, python } from "../src/copy";
 import { Data, Sites, visibleRows, type Choice } from "../src/data";
 import { decodeFrame } from "../src/decode";
