@@ -6,8 +6,7 @@ vectorised passes over what was added since the last time, and the answers stand
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +21,7 @@ from probe_nb.analysis.origins import Origins
 from probe_nb.analysis.thresholds import DEFAULTS, Thresholds
 from probe_nb.analysis.uncounted import judged
 from probe_nb.analysis.window import WINDOW, Window, longer
-from probe_nb.store.blocks import pick
+from probe_nb.store.blocks import parts
 from probe_nb.store.columns import Columns
 from probe_nb.store.table import ABSENT, Arrays
 from probe_nb.terms import COUNTS, DIRECTIONS, ROLES, STATISTICS, STATUSES, Site
@@ -111,12 +110,29 @@ class Tally:
         """Take in what was added since the last time; tell whether there was anything."""
         before = self.rows
         for first, block in self.columns.chunks(before):
-            self.rows = first  # where files of a run were removed, numbers are left out
-            for piece in _pieces(block):
-                with np.errstate(over="ignore", invalid="ignore"):  # sizes beyond 1e154
-                    self._take_in(piece)
-                self.records += len(piece["step"])
+            self._read(first, block)
         return self.rows > before
+
+    def stops(self, ends: Sequence[int]) -> Iterator[int]:
+        """Read like `read`, up to each of these rows, which rise; yield each when it is reached."""
+        left = [*ends]
+        for first, block in self.columns.chunks(self.rows):
+            stops = [max(stop, first) for stop in left if stop <= first + len(block["step"])]
+            left = left[len(stops) :]
+            cuts = [0, *(stop - first for stop in stops), len(block["step"])]
+            for at, part in enumerate(parts(block, cuts)):
+                self._read(first + cuts[at], part)
+                if at < len(stops):
+                    yield stops[at]
+
+    def _read(self, first: int, block: Arrays) -> None:
+        if not len(block["step"]):
+            return
+        self.rows = first  # where files of a run were removed, numbers are left out
+        for piece in _pieces(block):
+            with np.errstate(over="ignore", invalid="ignore"):  # sizes beyond 1e154
+                self._take_in(piece)
+            self.records += len(piece["step"])
 
     def _take_in(self, block: Arrays) -> None:
         self._grow(int(block["site"].max()) + 1)
@@ -268,8 +284,7 @@ def _pieces(block: Arrays) -> Iterator[Arrays]:
         yield block
         return
     places = np.searchsorted(newest, steps[::_AT_ONCE])
-    for begin, end in itertools.pairwise([*places.tolist(), len(newest)]):
-        yield pick(block, np.arange(begin, end))
+    yield from parts(block, [*places.tolist(), len(newest)])
 
 
 def cut(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import secrets
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
@@ -57,6 +58,14 @@ def pick(columns: Arrays, rows: Rows) -> Arrays:
         place = np.arange(size.sum()) + np.repeat(start - ends + size, size)
         found |= {name: columns[name][place] for name in RAGGED}
     return found
+
+
+def parts(columns: Arrays, cuts: Iterable[int]) -> Iterator[Arrays]:
+    """Yield the rows between each two of these places, as views; all columns must be there."""
+    ends = np.append(0, np.cumsum(columns["hist_size"].astype(np.int64)))
+    for begin, end in itertools.pairwise(cuts):
+        inside = {True: slice(ends[begin], ends[end]), False: slice(begin, end)}
+        yield {name: column[inside[name in RAGGED]] for name, column in columns.items()}
 
 
 class Block:

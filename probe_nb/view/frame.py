@@ -22,7 +22,8 @@ from probe_nb.analysis.verdict import Judge, Verdict
 from probe_nb.analysis.words import is_optimizer, module, optimizer
 from probe_nb.store.columns import Columns
 from probe_nb.terms import RunInfo, Site
-from probe_nb.view import wire
+from probe_nb.view import picture, wire
+from probe_nb.view.stacks import Stacks
 from probe_nb.view.wire import COLUMNS, VERSION, compact
 
 if TYPE_CHECKING:
@@ -42,9 +43,10 @@ def reading(run: Records) -> Iterator[FrameBuilder]:
     run.flush()
     columns, gone = run.columns.there()
     if gone:
-        builder = FrameBuilder(columns, replace(run.info, notices=[gone, *run.info.notices]))
+        info = replace(run.info, notices=[gone, *run.info.notices])
+        builder = FrameBuilder(columns, info, beside=run)
     else:
-        builder = _kept(run) or FrameBuilder(columns, run.info)
+        builder = _kept(run) or FrameBuilder(columns, run.info, beside=run)
     builder.update()
     yield builder
     if not gone:
@@ -66,15 +68,27 @@ class FrameBuilder:
     Cost: under 2 ms per update at 2,000 sites, apart from the first.
     """
 
-    def __init__(self, columns: Columns, info: RunInfo, *, live: bool = False) -> None:
-        """Build frames of these records; a `live` one is asked several times a second."""
+    def __init__(
+        self,
+        columns: Columns,
+        info: RunInfo,
+        *,
+        live: bool = False,
+        beside: Records | None = None,
+    ) -> None:
+        """Build frames of these records; a `live` one is asked several times a second.
+
+        Calls and kept tensors are those of the run `beside`, which itself is not held.
+        """
+        self.tensors = None if beside is None else beside.tensors
+        self.stacks = Stacks(None if beside is None else beside.call_table)
         self.tally = Tally(columns)
         self.judge = Judge(self.tally, unhurried=live)
         self.info = info
         self._lines: list[str] = []
         self._begins: list[str] = []
         self._ends: dict[tuple[int, ...], str] = {}
-        self._keys: NDArray[np.int64] = np.empty((3, 0), np.int64)
+        self._keys: NDArray[np.int64] = np.empty((4, 0), np.int64)
 
     def update(self) -> tuple[str | None, str, bytes]:
         """Read what is new; return the sites if they changed, the status and the frame."""
@@ -95,12 +109,17 @@ class FrameBuilder:
     def sites(self, rows: NDArray[np.intp] | None = None) -> str:
         """Return what each row is, as JSON; of the chosen rows only, in their order."""
         lines = self._lines if rows is None else [self._lines[row] for row in rows]
-        return f'{{"version":{VERSION},"rows":[{",".join(lines)}]}}'
+        told = self._keys[3] if rows is None else self._keys[3][rows]
+        used = set(told.tolist())
+        stacks = [text if at in used else "" for at, text in enumerate(self.stacks.texts)]
+        more = f',"stacks":{compact(stacks)}' if stacks else ""
+        return f'{{"version":{VERSION},"rows":[{",".join(lines)}]{more}}}'
 
     def _describe(self) -> bool:
-        """Write the lines of new sites, and of those whose dtype, shape or device changed."""
+        """Write the lines of new sites, and of those of which dtype, shape and such changed."""
         latest, tables = self.tally.latest, self.tally.columns.tables
-        keys = np.stack([latest["dtype"], latest["shape"], latest["device"]])
+        stacks = self._stacks(len(latest["dtype"]))
+        keys = np.stack([latest["dtype"], latest["shape"], latest["device"], stacks])
         old = self._keys.shape[1]
         changed = np.append(
             (keys[:, :old] != self._keys).any(axis=0), np.ones(len(keys[0]) - old, bool)
@@ -113,14 +132,22 @@ class FrameBuilder:
         self._keys = keys
         return bool(changed.any()) or not old
 
+    def _stacks(self, number: int) -> NDArray[np.int64]:
+        """Return which stack each site has, -1 for none."""
+        old = self._keys[3]
+        begin = 0 if self.stacks.read() else len(old)
+        sites = self.tally.columns.tables.sites.values[begin:number]
+        return np.append(old[:begin], np.array([self.stacks.of(s) for s in sites], np.int64))
+
     def _end(self, key: tuple[int, ...]) -> str:
-        """Return the end of a line: dtype, shape and device, which many sites share."""
+        """Return the end of a line: dtype, shape, device and stack, which many sites share."""
         if key not in self._ends:
-            (dtype, shape, device), tables = key, self.tally.columns.tables
+            (dtype, shape, device, stack), tables = key, self.tally.columns.tables
             about = {
                 "dtype": tables.dtypes.values[dtype] if dtype >= 0 else "",
                 "shape": list(tables.shapes.values[shape]) if shape >= 0 else [],
                 "device": tables.devices.values[device] if device >= 0 else "",
+                **({"stack": stack} if stack >= 0 else {}),
             }
             self._ends[key] = compact(about)[1:]
         return self._ends[key]
@@ -156,6 +183,8 @@ class FrameBuilder:
             "truncated": truncated,
             "stat_names": list(COLUMNS),
             "spark": "absmax",
+            "spark_steps": tally.window.steps.tolist(),
+            "keeps": self.tensors is not None and self.tensors.any,
             "dtype_limits": {name: list(limits) for name, limits in LIMITS.items()},
         }
         return compact(status)
@@ -164,6 +193,12 @@ class FrameBuilder:
 
     def frame(self, rows: NDArray[np.intp] | None = None) -> bytes:
         """Return the numbers; of the chosen rows only, in their order."""
+        columns, *histograms = self.numbers(rows)
+        peaks = self.tally.window.peaks[slice(None) if rows is None else rows]
+        return wire.frame(columns, peaks, *histograms)
+
+    def numbers(self, rows: NDArray[np.intp] | None = None) -> wire.Numbers:
+        """Return the latest numbers; of the chosen rows only, in their order."""
         tally = self.tally
         chosen: Any = slice(None) if rows is None else rows
         first_bad = tally.firsts["bad"].step
@@ -171,9 +206,26 @@ class FrameBuilder:
         sizes, index = tally.hist_size[chosen], chosen
         if rows is not None:
             index, _ = cut(tally.hist_start[rows], sizes)
-        bins, spark = tally.hist_bins[index], tally.window.peaks[chosen]
         columns = [latest[name][chosen] for name in COLUMNS]
-        return wire.frame(columns, spark, sizes, bins, tally.hist_counts[index])
+        return wire.Numbers(columns, sizes, tally.hist_bins[index], tally.hist_counts[index])
+
+    # -- kept tensors ----------------------------------------------------------------------------
+
+    def picture(self, row: int, step: int | None = None, shown: int | None = None) -> bytes:
+        """Return what is drawn of a row's kept tensor, of this step if it is there.
+
+        `shown` is the number of the row in the front end.
+        """
+        columns, known = self.tally.columns, [] if self.tensors is None else self.tensors.known()
+        site = columns.tables.sites.values[row]
+        at = self.tally.latest["row"][[row]]
+        latest = columns.take(at, ("step", "micro_step", "call"))
+        own, micro_step, call = (int(column[0]) for column in latest.values())
+        there = (micro_step, call) if step in {None, own} else (-1, -1)
+        return picture.packed(
+            row if shown is None else shown,
+            lambda: picture.of_site(known, site, own if step is None else step, there),
+        )
 
 
 def _begin(site: Site) -> str:

@@ -15,7 +15,7 @@ import anywidget
 import traitlets
 
 from probe_nb.errors import ProbeError
-from probe_nb.view import BUNDLE, compare, html, text
+from probe_nb.view import BUNDLE, compare, html, moments, text
 from probe_nb.view.frame import FrameBuilder
 from probe_nb.view.wire import compact
 
@@ -119,11 +119,22 @@ class Inspector(Shown):
     def __init__(self, run: Run, builder: FrameBuilder | None = None) -> None:
         """Show `run` as it is now; `builder` may have read some of it already."""
         run.flush()
-        self._builder = builder or FrameBuilder(run.columns, run.info, live=True)
+        self._builder = builder or FrameBuilder(run.columns, run.info, live=True, beside=run)
         super().__init__(self._builder)
+        self._answers["picture"] = self._draw
+        self._answers["history"] = self._remember
 
     def _plain(self) -> tuple[str, str]:
         return html.static(self._builder), text.lines_of(self._builder)
+
+    def _remember(self, _: dict[str, Any]) -> None:
+        """Send what was shown at the end of earlier steps."""
+        self.history = self.history or moments.whole(self._builder)
+
+    def _draw(self, question: dict[str, Any]) -> None:
+        """Send the picture of a row's kept tensor, or why there is none."""
+        step = question.get("step")
+        self.picture = self._builder.picture(int(question["row"]), step)
 
 
 class ComparisonInspector(Shown):

@@ -50,7 +50,7 @@ class OfRun:
     def __init__(self, run: Run) -> None:
         """Show this run."""
         self._run = run
-        self.builder = FrameBuilder(run.columns, run.info, live=True)
+        self.builder = FrameBuilder(run.columns, run.info, live=True, beside=run)
 
     def widget(self) -> Any:
         """Return the inspector."""

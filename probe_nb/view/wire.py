@@ -15,6 +15,21 @@ that of the candidate, then that of the baseline, row by row the same sites:
     uint32  [8]     magic, version 2, R rows, K columns, 0, 0, 0, 0
     float64 [K][R]  the columns of `PAIRS`; NaN absent
 
+Moments (version 3) are what a live view showed of some rows at the end of steps before; each is
+a frame of version 1, all of the same rows, without absmax per step. What a row had not yet, or is
+not known of it, is NaN in all columns:
+
+    uint32  [8]     magic, version 3, T moments, H rows, 0, 0, 0, 0
+    float64 [T]     the steps, oldest first
+    uint32  [H]     the rows that the moments are of, as numbers of the rows in `sites`; rising
+    T frames
+
+A picture of a kept tensor (version 4); several may follow one another:
+
+    uint32  [8]     magic, version 4, H rows, W columns, B bytes, 0, 0, 0
+    uint8   [B]     JSON: `row` in `sites`, and what is drawn, or `why` nothing is; see `picture`
+    float64 [H][W]  the cells, in which float64 and int32 are exact
+
 `view/frontend/src/types.ts` has the same names.
 """
 
@@ -22,16 +37,19 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from probe_nb.analysis.tally import cut
 from probe_nb.terms import COUNTS, STATISTICS, Site
 
 MAGIC: Final = 0x31424E50
 VERSION: Final = 1
 COMPARED: Final = 2
+MOMENTS: Final = 3
+PICTURE: Final = 4
 
 COLUMNS: Final = (
     *("order", "step", "calls", "numel", *STATISTICS, *COUNTS),
@@ -44,6 +62,43 @@ PAIRS: Final = (
     *("max_ulp", "mismatched"),
 )
 OF_SITE: Final = ("model", "module", "type", "role", "direction", "leaf")
+
+
+class Numbers(NamedTuple):
+    """What a frame has of some rows, besides absmax per step.
+
+    Attributes:
+        columns: One array for each of `COLUMNS`.
+        sizes: The length of each row's histogram.
+        bins: The bins of all of them, row by row.
+        counts: What is in the bins.
+    """
+
+    columns: list[Any]
+    sizes: NDArray[np.int64]
+    bins: NDArray[Any]
+    counts: NDArray[Any]
+
+    def bytes_of_rows(self) -> NDArray[np.int64]:
+        """Return how many bytes each row takes."""
+        return 8 * len(self.columns) + 4 + 6 * self.sizes
+
+    def pick(self, rows: NDArray[np.intp]) -> Numbers:
+        """Return the numbers of some rows."""
+        begins, sizes = np.cumsum(self.sizes) - self.sizes, self.sizes[rows]
+        index, _ = cut(begins[rows], sizes)
+        columns = [column[rows] for column in self.columns]
+        return Numbers(columns, sizes, self.bins[index], self.counts[index])
+
+    def spread(self, known: NDArray[np.bool_]) -> Numbers:
+        """Return these numbers at the rows that are known; the others have none."""
+        if known.all():
+            return self
+        columns = np.full((len(self.columns), len(known)), np.nan)
+        columns[:, known] = self.columns
+        sizes = np.zeros(len(known), np.int64)
+        sizes[known] = self.sizes
+        return Numbers(list(columns), sizes, self.bins, self.counts)
 
 
 def frame(
@@ -67,6 +122,20 @@ def comparison(pairs: list[Any], candidate: bytes, baseline: bytes) -> bytes:
     """Write a comparison: the columns of `PAIRS` before a frame of each side."""
     head = (MAGIC, COMPARED, len(pairs[0]), len(PAIRS), 0, 0, 0, 0)
     return joined((np.array(head), "<u4"), (pairs, "<f8")) + candidate + baseline
+
+
+def picture(row: int, about: dict[str, Any], cells: NDArray[np.float64]) -> bytes:
+    """Write a picture of a row; without cells `about` says why there is none."""
+    text = np.frombuffer(compact({"row": row, **about}).encode(), np.uint8)
+    head = (MAGIC, PICTURE, *cells.shape, len(text), 0, 0, 0)
+    return joined((np.array(head), "<u4"), (text, "u1"), (cells, "<f8"))
+
+
+def moments(steps: Any, rows: Any, frames: list[bytes]) -> bytes:
+    """Write earlier moments: their steps, the rows that they are of, and a frame of each."""
+    head = (MAGIC, MOMENTS, len(steps), len(rows), 0, 0, 0, 0)
+    blocks = ((np.array(head), "<u4"), (np.asarray(steps), "<f8"), (np.asarray(rows), "<u4"))
+    return b"".join([joined(*blocks), *frames])
 
 
 def compact(value: Any) -> str:
