@@ -231,7 +231,7 @@ class Run(Answers):
         Args:
             folder: Where the folder is made, `Nov29_20-35-24-rank0-7212e8ed`.
             ops: The columns: `min`, `max`, `mean`, `norm`, `nans`, `zeros`, `id`, `shape`, `dtype`.
-            eps: `zeros` is the share of elements with |x| < eps.
+            eps: `zeros` is the share of elements with `abs(x) < eps`.
             ndigits: Digits behind the point.
             steps_per_file: How many steps are in one file.
 
