@@ -19,6 +19,7 @@ from probe_nb.terms import COUNTS, STATISTICS, STATUS_CODE, Site
 from probe_nb.view import compare, wire
 from probe_nb.view.frame import title
 from probe_nb.view.pairs import Half, SitePairs
+from probe_nb.view.stacks import Stacks
 
 if TYPE_CHECKING:
     from probe_nb.comparison import Comparison
@@ -40,6 +41,10 @@ class Comparing:
         """Write about this comparison."""
         self.comparison = comparison
         self.pairs = SitePairs(comparison)
+        runs = (comparison.candidate, comparison.baseline)
+        called = [run.call_table for run in runs if run.call_table.stacks.values]
+        self.stacks = Stacks(called[0] if called else None)
+        self.stacks.read()
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -63,7 +68,8 @@ class Comparing:
     def sites(self, rows: NDArray[np.intp] | None = None) -> str:
         """Return what each row is, as JSON: as the candidate has it, and what differs before."""
         chosen = np.arange(len(self)) if rows is None else rows
-        return wire.compact({"version": wire.COMPARED, "rows": [self._site(r) for r in chosen]})
+        found = {"version": wire.COMPARED, "rows": [self._site(r) for r in chosen]}
+        return wire.compact(found | ({"stacks": self.stacks.texts} if self.stacks.texts else {}))
 
     def _site(self, row: int) -> dict[str, Any]:
         entry = int(self.pairs.shown[row])
@@ -76,7 +82,8 @@ class Comparing:
         reason = self.pairs.frame["reason"].iloc[entry]
         if isinstance(reason, str) and reason:
             about["why"] = reason
-        return about
+        stack = self.stacks.of(_site_of(self.pairs.halves, entry))
+        return about | ({"stack": stack} if stack >= 0 else {})
 
     # -- status ----------------------------------------------------------------------------------
 
@@ -110,6 +117,7 @@ class Comparing:
             "truncated": truncated,
             "stat_names": list(wire.COLUMNS),
             "spark": "absmax",
+            "spark_steps": self.pairs.trend_steps.tolist(),
             "dtype_limits": {name: list(limits) for name, limits in LIMITS.items()},
             "comparison": self._comparison(found),
         }
@@ -186,16 +194,24 @@ class Comparing:
         return found
 
 
+def _site_of(halves: tuple[Half, Half], entry: int) -> Site:
+    """Return what an entry is of, as the candidate calls it, else the baseline."""
+    half = max(halves, key=lambda each: (each.at[entry] >= 0, each is halves[1]))
+    site: Site = half.side.sites[half.side.data["site"][half.at[entry]]]
+    return site
+
+
 def _about(half: Half, entry: int) -> dict[str, Any] | None:
     at = int(half.at[entry])
     if at < 0:
         return None
     data, tables = half.side.data, half.side.columns.tables
-    site: Site = half.side.sites[data["site"][at]]
+    site = half.side.sites[data["site"][at]]
     dtype, shape, device = (int(data[name][at]) for name in ("dtype", "shape", "device"))
     about = wire.site_of(site)
     if site.api:
         about["module"] = ", ".join(part for part in (site.module, site.api) if part)
+        about |= {"api": site.api, "path": site.module}
     return about | {
         "dtype": tables.dtypes.values[dtype] if dtype >= 0 else "",
         "shape": list(tables.shapes.values[shape]) if shape >= 0 else [],

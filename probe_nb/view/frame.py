@@ -231,6 +231,8 @@ class FrameBuilder:
 def _begin(site: Site) -> str:
     """Return the part of a site's line that never changes."""
     about = wire.site_of(site)
+    if site.api:
+        about |= {"api": site.api, "path": site.module}
     if is_optimizer(site):
         about["module"] = optimizer(site)
     elif site.api:

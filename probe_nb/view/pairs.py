@@ -171,6 +171,14 @@ class SitePairs:
         found: Rows = place if len(steps) <= WINDOW else place * WINDOW // len(steps)
         return found
 
+    @property
+    def trend_steps(self) -> Rows:
+        """The step that each place of a trend begins with."""
+        place = self.places_of_steps
+        steps = np.full(int(place.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+        np.minimum.at(steps, place, self.step)
+        return steps
+
     def trend(self, half: Half) -> Floats:
         """Return the largest magnitude per row and step; +Inf where it was not finite."""
         every = np.arange(len(self.verdict))
