@@ -43,7 +43,12 @@ def unquoted(word: str) -> str:
     >>> unquoted('"layers.*"'), unquoted("layers.*")
     ('layers.*', 'layers.*')
     """
-    return str(ast.literal_eval(word)) if word[:1] in ("'", '"') else word
+    if word[:1] not in ("'", '"'):
+        return word
+    try:
+        return str(ast.literal_eval(word))
+    except (SyntaxError, ValueError):
+        raise argparse.ArgumentTypeError(f"{word!r} is no text in quotes") from None
 
 
 def _whole(word: str) -> int:

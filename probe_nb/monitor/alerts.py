@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -86,8 +87,12 @@ def _rule(spec: Any) -> Rule:
     name = spec.get("rule_name") if isinstance(spec, Mapping) else None
     if name not in _NAMES:
         raise ConfigError(f"{spec!r} is no rule; `rule_name` is one of {', '.join(_NAMES)}.")
-    threshold = (spec.get("args") or {}).get("threshold")
+    about = spec.get("args") or {}
+    if not isinstance(about, Mapping):
+        raise ConfigError(f"`args` of `{name}` is {about!r}; give an object with `threshold`.")
+    threshold: Any = about.get("threshold")
     fits = isinstance(threshold, (int, float)) and not isinstance(threshold, bool)
+    fits = fits and (isinstance(threshold, float) or abs(threshold) < sys.float_info.max)
     if (threshold is None and name == _NAMES[0]) or (threshold is not None and not fits):
         raise ConfigError(f"`threshold` of `{name}` is {threshold!r}; give a number from 0 on.")
     if threshold is not None and not threshold >= 0:

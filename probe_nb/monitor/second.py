@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from probe_nb.exports.lines import lines
 from probe_nb.exports.names import reduces
 from probe_nb.exports.second import MONITORS, OPS, Wanted, rows_of, write
 from probe_nb.monitor import asking
-from probe_nb.monitor.settings import LARGEST, micro_batches
+from probe_nb.monitor.settings import LARGEST, loaded, micro_batches
 from probe_nb.monitor.stepping import Recorded
 from probe_nb.observe.optimizers import as_optimizers
 from probe_nb.run import Run
@@ -80,7 +80,7 @@ class TrainerMonitorV2:
         self._ranks = _ranks(config.get("rank", []))
         self._rank = asking.rank()
         self._by_hand = config.get("patch_optimizer_step") is False
-        self.folder = Path(config.get("output_dir", "./")) / f"rank_{self._rank}"
+        self.folder = _folder(config.get("output_dir", "./")) / f"rank_{self._rank}"
         self.run: Run | None = None
         self.current_step = 0
         self._written = 0
@@ -182,15 +182,8 @@ class TrainerMonitorV2:
 # -- the configuration -----------------------------------------------------------------------------
 
 
-def _loaded(config: Any) -> Mapping[str, Any]:
-    if not isinstance(config, Mapping):
-        path = Path(config)
-        try:
-            config = json.loads(path.read_text(encoding="utf-8-sig"))
-        except ValueError as error:
-            raise ConfigError(f"`{path}` is not JSON: {error}") from None
-    if not isinstance(config, Mapping):
-        raise ConfigError("The configuration of a monitor is a JSON object of keys and values.")
+def _loaded(given: Any) -> Mapping[str, Any]:
+    config = loaded(given)
     known = (*_NUMBERS, *_OTHER)
     for key in config:
         if key not in known:
@@ -238,18 +231,31 @@ def _one(name: str, about: Mapping[str, Any]) -> Wanted:
         if key not in known:
             raise ConfigError(f"`{key}` is no key of the monitor `{name}`.{closest(key, known)}")
     ops = about.get("ops", list(OPS))
-    ops = [ops] if isinstance(ops, str) else ops
+    ops = _texts("ops", [ops] if isinstance(ops, str) else ops)
     for op in ops:
         if op not in OPS:
-            near = closest(str(op), OPS)
-            raise ConfigError(f"`{op}` is no quantity.{near} Known: {', '.join(OPS)}.")
-    targets = about.get("targets", [])
-    return Wanted(name, tuple(ops) or OPS, tuple(targets), bool(about.get("monitor_mbs_grad")))
+            raise ConfigError(f"`{op}` is no quantity.{closest(op, OPS)} Known: {', '.join(OPS)}.")
+    targets = _texts("targets", about.get("targets", []))
+    return Wanted(name, ops or OPS, targets, bool(about.get("monitor_mbs_grad")))
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    fits = isinstance(value, (list, tuple, Mapping)) and all(isinstance(v, str) for v in value)
+    if not fits:
+        raise ConfigError(f"`{name}` is {value!r}; give a list of texts.")
+    return tuple(value)
+
+
+def _folder(value: Any) -> Path:
+    if not isinstance(value, (str, os.PathLike)) or "\0" in os.fspath(value):
+        raise ConfigError(f"`output_dir` is {value!r}; give the name of a folder.")
+    return Path(value)
 
 
 def _batches(monitors: Any) -> int:
     about = monitors.get("weight_grad", {})
-    return int(about.get("micro_batch_number", about.get("grad_acc_steps", 0)) or 0)
+    given = {name: about.get(name) for name in ("micro_batch_number", "grad_acc_steps")}
+    return next((micro_batches(value, name) for name, value in given.items() if value), 0)
 
 
 def _ranks(value: Any) -> tuple[int, ...]:

@@ -140,18 +140,30 @@ def read(config: Any) -> Settings:
         OSError: The file cannot be read.
     """
     source = None if isinstance(config, Mapping) else Path(config)
-    if source is not None:
-        try:
-            config = json.loads(source.read_text(encoding="utf-8-sig"))
-        except ValueError as error:
-            raise ConfigError(f"`{source}` is not JSON: {error}") from None
-    if not isinstance(config, Mapping):
-        raise ConfigError("The configuration of a monitor is a JSON object of keys and values.")
+    config = loaded(config)
     for key in config:
         if key not in KEYS:
             near = closest(str(key), KEYS)
             raise ConfigError(f"`{key}` is no key of the monitor's configuration.{near}")
     return _settings(dict(config), source)
+
+
+def loaded(config: Any) -> Mapping[str, Any]:
+    """Return a configuration, read from its file where it is given as a path.
+
+    Raises:
+        ConfigError: It is no JSON object.
+        OSError: The file cannot be read.
+    """
+    if not isinstance(config, Mapping):
+        path = Path(config)
+        try:
+            config = json.loads(path.read_text(encoding="utf-8-sig"))
+        except (RecursionError, ValueError) as error:
+            raise ConfigError(f"`{path}` is not JSON: {error}") from None
+    if not isinstance(config, Mapping):
+        raise ConfigError("The configuration of a monitor is a JSON object of keys and values.")
+    return config
 
 
 def _settings(config: dict[str, Any], source: Path | None) -> Settings:

@@ -123,7 +123,7 @@ def _in_file(file: str, option: str) -> list[tuple[str, str]]:
         ) from None
     try:
         read: Any = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, RecursionError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(
             f"`{option}` names the file `{file}`, which cannot be read: {error}"
         ) from None

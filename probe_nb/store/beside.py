@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from probe_nb.errors import RunFormatError
+from probe_nb.store.pieces import check_stream
 
 CALLS: Final = "probe_nb.calls"
 VALUES: Final = "probe_nb.values"
@@ -54,10 +55,14 @@ def decode(text: bytes) -> pa.Table:
     try:
         if text[:_SUM] != b"%08x:" % zlib.crc32(text[_SUM:]):
             raise ValueError("its checksum differs")
-        with pa.ipc.open_stream(base64.b64decode(text[_SUM:])) as stream:
-            return stream.read_all()
+        data = base64.b64decode(text[_SUM:])
+        check_stream(data)
+        with pa.ipc.open_stream(data) as stream:
+            table = stream.read_all()
+        table.validate(full=True)  # else an offset or a code may lead anywhere
     except DAMAGE as error:
         raise RunFormatError(f"A table of the run is damaged ({error}).") from error
+    return table
 
 
 def read(source: Path, key: str) -> pa.Table | None:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from probe_nb.errors import notify
 from probe_nb.grammar import spelled
 from probe_nb.store.table import ABSENT, Interned, category, integers
+from probe_nb.store.words import numbers
 from probe_nb.terms import Callee, Frame, Stack, printable
 
 __all__ = ["COLUMNS", "Callee", "Calls", "Frame", "Stack", "as_text"]
@@ -218,10 +219,7 @@ class Calls:
         found._room = found._rows_that_fit()
         columns = np.empty(table.num_rows, _DTYPE)
         for name in columns.dtype.names:
-            column = table.column(name).cast(pa.from_numpy_dtype(columns.dtype[name]))
-            if column.null_count:
-                raise ValueError(f"`{name}` has rows without a number")
-            columns[name] = column.to_numpy()
+            columns[name] = numbers(table, name, columns.dtype[name])
         _check(columns, len(found.callees.values), len(found.stacks.values))
         there, rows = columns["parent"] != 0, np.arange(len(columns))
         columns["parent"] = np.where(there, rows - columns["parent"], ABSENT)

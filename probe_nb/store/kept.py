@@ -11,6 +11,7 @@ import pandas as pd
 
 from probe_nb.errors import SelectionError, closest
 from probe_nb.store.filters import as_word, from_the_end
+from probe_nb.store.table import ABSENT
 from probe_nb.terms import DIRECTIONS, ROLES, shown
 
 KEPT: Final = "kept"
@@ -21,6 +22,7 @@ COLUMNS: Final = (
 )
 """The columns of `run.kept()`, in order."""
 
+_LARGEST: Final = 2**63 - 1
 _YOUNG: Final = ("rank", "api")
 """What older files know nothing of, the youngest first."""
 
@@ -67,16 +69,19 @@ def described(about: Any) -> Kept:
 
     Raises:
         TypeError: It is something else.
-        ValueError: A role or direction is unknown.
+        ValueError: A role or direction is unknown, or a number is none.
     """
     left = _YOUNG[: max(len(COLUMNS) - len(about), 0)]
     columns = [name for name in COLUMNS if name not in left]
     facts = dict(zip(columns, about, strict=True))
     kept = Kept(**facts | {"shape": tuple(facts["shape"])})
     for field in fields(Kept)[:-1]:
-        value, wanted = getattr(kept, field.name), _TYPES[str(field.type)]
+        value: Any = getattr(kept, field.name)
+        wanted = _TYPES[str(field.type)]
         if type(value) is not wanted:
             raise TypeError(f"`{field.name}` is {value!r}")
+        if isinstance(value, int) and not ABSENT <= value <= _LARGEST:
+            raise ValueError(f"`{field.name}` is {value!r}")
     if not all(type(n) is int and n >= 0 for n in kept.shape):
         raise TypeError(f"`shape` is {kept.shape!r}")
     if kept.role not in ROLES or kept.direction not in DIRECTIONS:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from probe_nb.errors import notify
 from probe_nb.grammar import spelled
 from probe_nb.store.table import ABSENT, FIXED, OF_SITE, Interned, category, integers
+from probe_nb.store.words import coded, numbers, words
 from probe_nb.terms import DIRECTIONS, ROLES, Site, printable
 
 COLUMNS: Final = (
@@ -206,13 +207,13 @@ class Values:
             ValueError: It is something else; so do LookupError, TypeError and pyarrow's own tell.
         """
         found = cls()
-        numbers = [table.column(name).cast(pa.int64()).to_pylist() for name in _NUMBERS]
-        texts = [table.column(name).cast(pa.string()).to_pylist() for name in COLUMNS[5:]]
-        for row in zip(*numbers, *texts, strict=True):
-            *words, kind, text = row[len(_NUMBERS) :]
-            json.loads(text)
-            codes = found._sites.code(_known_site(Site(*words))), found._things.code((kind, text))
-            found._rows.extend(_packed(*row[: len(_NUMBERS)], *codes))
+        rows = np.empty(table.num_rows, _DTYPE)
+        for name in _NUMBERS:
+            rows[name] = numbers(table, name, _DTYPE[name])
+        sites, things = ([words(table, n) for n in names] for names in (OF_SITE, COLUMNS[-2:]))
+        rows["site"] = coded(sites, lambda *each: found._sites.code(_known_site(Site(*each))))
+        rows["thing"] = coded(things, lambda *each: found._things.code(_known_thing(*each)))
+        found._rows.extend(rows.tobytes())
         found._texts = sum(len(text) + _THING for _, text in found._things.values)
         found.budget = max(_BUDGET, found._texts + len(found._rows) + 1)
         return found
@@ -228,19 +229,15 @@ def _number(value: int | None) -> int:
     return ABSENT if value is None else value
 
 
-def _packed(*numbers: int) -> bytes:
-    try:
-        return _ROW.pack(*numbers)
-    except Exception as error:  # `struct.error` is no ValueError
-        raise ValueError(f"a number does not fit: {error}") from error
-
-
 def _known_site(site: Site) -> Site:
     if site.direction not in DIRECTIONS or site.role not in ROLES:
         raise ValueError(f"unknown direction or role in {site}")
-    if not all(isinstance(word, str) for word in vars(site).values()):
-        raise TypeError("a text is not a text")
     return site
+
+
+def _known_thing(kind: str, text: str) -> tuple[str, str]:
+    json.loads(text)
+    return kind, text
 
 
 def _dictionary(words: Sequence[str], codes: Any) -> Any:

@@ -65,7 +65,8 @@ def mapping_of(given: Mapped) -> Mapping_:
     """Read what `compare(mapping=...)` was given.
 
     Raises:
-        ConfigError: It is none of what can be given, or two names map to one.
+        ConfigError: It is none of what can be given, two names map to one, or it is a file that
+            cannot be read.
         FileNotFoundError: There is no such file.
     """
     if given is None:
@@ -175,7 +176,7 @@ def _of_file(path: Path) -> Mapping_:
 
 
 def _lines(path: Path) -> Iterable[tuple[str, str]]:
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+    for number, line in enumerate(_text(path).splitlines(), 1):
         text = line.split(" #")[0].strip()
         if not text or text.startswith(("#", "---")):
             continue
@@ -183,6 +184,15 @@ def _lines(path: Path) -> Iterable[tuple[str, str]]:
         if not colon:
             raise ConfigError(f"`{path}`, line {number}: `{text}` is no `name: name`.")
         yield name.strip().strip("'\""), value.strip().strip("'\"")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8-sig")
+    except FileNotFoundError:
+        raise FileNotFoundError(f"`mapping` names `{path}`, and there is no such file.") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"`mapping` names `{path}`, which cannot be read: {error}") from None
 
 
 def _cell(text: str) -> str:
@@ -207,7 +217,8 @@ def _tensor(text: str) -> Tensor | None:
             if dot or tail.startswith(f"{part}."):
                 leaf = leaf if dot else tail.removeprefix(f"{part}.")
                 key = keys.parse(f"{head}.{way}.{name}" if dot else f"{head}.{way}")
-                return None if key is None else _of_key(key, part, leaf)
+                known = key is not None and (key.direction, part) in _ROLES
+                return _of_key(key, part, leaf) if key is not None and known else None
     return None
 
 
