@@ -4,6 +4,10 @@ import type { Data } from "./data";
 import { setAttribute } from "./dom";
 
 const NARROWEST = 36;
+/** Where the table has less room than this, what is wrong stands right behind the name. */
+const NARROW = 560;
+/** The name then takes at most this part of it. */
+const NAME = 0.4;
 
 export class Layout {
   /** The columns from left to right, as numbers in `table`. */
@@ -17,6 +21,8 @@ export class Layout {
   /** Columns that are not whole in view. */
   private cut = new Set<number>();
   private laid = "";
+  private hidden: ReadonlySet<string> = new Set();
+  private nonfinite = false;
 
   /**
    * @param element What scrolls.
@@ -45,7 +51,14 @@ export class Layout {
       const chosen = this.dragged.get(table[at]?.key ?? "");
       return chosen ?? Math.max(width, grown ? (this.pixels[at] ?? 0) : 0);
     });
-    this.places = arranged(table, nonfinite, false).filter((at) => !hidden.has(table[at]?.key ?? ""));
+    this.hidden = hidden;
+    this.nonfinite = nonfinite;
+    this.arrange(this.element.clientWidth);
+  }
+
+  private arrange(room: number): void {
+    const places = arranged(this.table, this.nonfinite, room < NARROW);
+    this.places = places.filter((at) => !this.hidden.has(this.table[at]?.key ?? ""));
   }
 
   /** Make a column as wide as the reader wants it; null: as wide as the data needs. */
@@ -60,6 +73,7 @@ export class Layout {
   /** Give the columns their places; where not all fit, the module's takes what the last whole one leaves over. */
   lay(): void {
     const room = this.element.clientWidth;
+    this.arrange(room);
     const laid = [room, ...this.pixels, "", ...this.places].join();
     if (laid !== this.laid) {
       this.laid = laid;
@@ -76,14 +90,18 @@ export class Layout {
   }
 
   private spread(room: number): void {
-    const sum = this.places.reduce((all, at) => all + (this.pixels[at] ?? 0), 0);
+    const chosen = this.dragged.has(this.table[0]?.key ?? "");
+    const wanted = this.pixels[0] ?? 0;
+    const name = chosen || room >= NARROW ? wanted : Math.min(wanted, Math.round(NAME * room));
+    const wide = (at: number): number => (at ? (this.pixels[at] ?? 0) : name);
+    const sum = this.places.reduce((all, at) => all + wide(at), 0);
     let whole = 0;
     for (const at of this.places) {
-      if (whole + (this.pixels[at] ?? 0) > room) break;
-      whole += this.pixels[at] ?? 0;
+      if (whole + wide(at) > room) break;
+      whole += wide(at);
     }
-    const spare = this.dragged.has(this.table[0]?.key ?? "") ? 0 : Math.max(0, room - whole);
-    const module = (this.pixels[0] ?? 0) + spare;
+    const spare = chosen ? 0 : Math.max(0, room - whole);
+    const module = name + spare;
     const columns = this.places.map((at) => (at ? `${this.pixels[at]}px` : `${module}px`));
     const { style } = this.element;
     style.setProperty("--columns", columns.join(" "));

@@ -6,7 +6,7 @@
  */
 import { gravity, type Data } from "./data";
 import { plural } from "./format";
-import { ANOMALY, VERDICTS, type Tone } from "./words";
+import { ANOMALY, BADGES, VERDICTS, type Tone } from "./words";
 
 export interface Mark {
   glyph: string;
@@ -28,11 +28,25 @@ export interface Group {
 export interface Listed {
   rows: number[];
   groups: Group[];
+  /** How deep each row is; empty where there are no groups. */
+  depths: number[];
+  /** The groups are the modules: a row below its module's need not repeat the path. */
+  tree: boolean;
 }
 
 /** Rows as they are, without groups. */
 export function flat(rows: number[]): Listed {
-  return { rows, groups: [] };
+  return { rows, groups: [], depths: [], tree: false };
+}
+
+function put(listed: Listed, row: number, depth: number): void {
+  listed.rows.push(row);
+  listed.depths.push(depth);
+}
+
+function putGroup(listed: Listed, group: Group): void {
+  listed.groups.push(group);
+  put(listed, -listed.groups.length, group.depth);
 }
 
 interface Node {
@@ -66,7 +80,7 @@ export function treeOf(data: Data, rows: readonly number[], open: ReadonlySet<st
     }
     at.items.push(row);
   }
-  const listed: Listed = { rows: [], groups: [] };
+  const listed: Listed = { ...flat([]), tree: true };
   for (const item of root.items) list(item, 0, data, open, listed);
   return listed;
 }
@@ -83,7 +97,7 @@ function partsOf(data: Data, row: number): readonly string[] {
 
 function list(item: number | Node, depth: number, data: Data, open: ReadonlySet<string>, listed: Listed): void {
   if (typeof item === "number") {
-    listed.rows.push(item);
+    put(listed, item, depth);
     return;
   }
   let [at, name] = [item, item.name];
@@ -94,8 +108,7 @@ function list(item: number | Node, depth: number, data: Data, open: ReadonlySet<
   }
   const unfolded = open.has(at.key);
   const marks = marksOf(data, sitesIn(at));
-  listed.groups.push({ key: at.key, name, depth, size: at.size, open: unfolded, marks });
-  listed.rows.push(-listed.groups.length);
+  putGroup(listed, { key: at.key, name, depth, size: at.size, open: unfolded, marks });
   if (unfolded) for (const each of at.items) list(each, depth + 1, data, open, listed);
 }
 
@@ -125,9 +138,9 @@ export function marksOf(data: Data, rows: readonly number[]): Mark[] {
       if (!about || name === "same" || name === "close") continue;
       add(about.word, about.glyph, data.follows(row) ? "mute" : about.tone, gravity(data, row));
     } else {
-      data.badges(row).forEach(({ bit, word, glyph, tone }, rank) => {
-        if (bit & ANOMALY) add(word, glyph, data.inherited(row) ? "mute" : tone, -rank);
-      });
+      for (const each of data.badges(row)) {
+        if (each.bit & ANOMALY) add(each.word, each.glyph, data.inherited(row) ? "mute" : each.tone, -BADGES.indexOf(each));
+      }
     }
   }
   return [...found.values()].sort((a, b) => b.rank - a.rank).map(({ rank: _, ...mark }) => mark);
@@ -138,17 +151,17 @@ const LEAST = 4;
 
 /** Fold consecutive rows that only follow from a divergence before them. */
 export function folded(data: Data, rows: readonly number[], open: ReadonlySet<string>): Listed {
-  const listed: Listed = { rows: [], groups: [] };
+  const listed = flat([]);
   for (let begin = 0, end = 0; begin < rows.length; begin = end) {
     end = endOf(data, rows, begin);
     const inside = rows.slice(begin, end);
-    if (end - begin < LEAST) listed.rows.push(...inside);
+    if (end - begin < LEAST) for (const row of inside) put(listed, row, 0);
     else {
       const key = keyOf(data, inside[0] as number);
       const unfolded = open.has(key);
       const name = `${plural(inside.length, "row")} that follow from it`;
-      listed.groups.push({ key, name, depth: 0, size: inside.length, open: unfolded, marks: modulesOf(data, inside) });
-      listed.rows.push(-listed.groups.length, ...(unfolded ? inside : []));
+      putGroup(listed, { key, name, depth: 0, size: inside.length, open: unfolded, marks: modulesOf(data, inside) });
+      if (unfolded) for (const row of inside) put(listed, row, 1);
     }
   }
   return listed;
