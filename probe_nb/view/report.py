@@ -17,13 +17,13 @@ import secrets
 from collections.abc import Callable
 from functools import lru_cache
 from html import escape
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probe_nb.terms import printable
-from probe_nb.view import BUNDLE, compare, html, text
+from probe_nb.view import BUNDLE, compare, html, moments, text
 from probe_nb.view.frame import FrameBuilder, reading, title
 from probe_nb.view.rows import worst_first
 from probe_nb.view.structure import structure_alone
@@ -40,6 +40,18 @@ LIMIT: Final = 200_000
 ROWS: Final = (300, 200, 100, 50, 20)
 """Rows to embed: the first number that fits."""
 
+HISTORY: Final = 24_000
+"""Bytes kept free for the history of the worst rows."""
+
+QUICK: Final = 250_000
+"""Records that are read once more for the history, which takes as long as the first time."""
+
+_DENSE: Final = 8
+"""Numbers become no smaller than this when they are packed: larger ones need not be tried."""
+
+_PICTURES: Final = 4
+"""Kept tensors of which a picture is embedded, of one module."""
+
 _LOADER: Final = """\
 const inflate = async (base64) => {
   const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
@@ -54,9 +66,10 @@ const mount = async (report) => {
   URL.revokeObjectURL(url);
   const state = JSON.parse(new TextDecoder().decode(await inflate(data.dataset.state)));
   state.frame = new DataView(await inflate(data.dataset.frame));
+  if (data.dataset.history) state.history = new DataView(await inflate(data.dataset.history));
   const nothing = () => {};
-  const model = { get: (key) => state[key], set: nothing, save_changes: nothing, send: nothing,
-    on: nothing, off: nothing };
+  const model = { get: (key) => state[key], set: nothing, save_changes: nothing, on: nothing,
+    off: nothing };
   const widget = typeof module.default === "function" ? await module.default() : module.default;
   host.hidden = false;
   try {
@@ -145,11 +158,10 @@ def mounted(
         return f"<div>{plain}</div>\n"
     key = secrets.token_hex(6)
     load = base64.b64encode(_LOADER.replace("@", key).encode()).decode()
-    state, frame = _embedded(source, choose, LIMIT - len(plain) - len(code) - len(load))
-    data = (
-        f'<span hidden data-load="{load}" data-code="{code}" data-state="{state}"'
-        f' data-frame="{frame}"></span>'
-    )
+    packed = _embedded(source, choose, LIMIT - len(plain) - len(code) - len(load))
+    names = {"load": load, "code": code, **packed}
+    data = "".join(f' data-{name}="{text}"' for name, text in names.items())
+    data = f"<span hidden{data}></span>"
     script = f'<script type="module">{_SCRIPT.replace("@", key)}</script>'
     return f'<div data-probe-nb="{key}">{plain}{data}<div hidden></div></div>\n{script}\n'
 
@@ -158,17 +170,39 @@ def _embedded(
     source: FrameBuilder | Comparing,
     choose: Callable[[int], tuple[Rows, str | None]],
     room: int,
-) -> tuple[str, str]:
-    """Return state and frame of as many rows as fit, packed."""
-    state = frame = ""
+) -> dict[str, str]:
+    """Return state and frame of as many rows as fit, and their history if it does, packed."""
+    kept = HISTORY if _has_history(source) else 0
+    state, frame, rows = "", "", np.empty(0, np.intp)
     for limit in ROWS:
         rows, note = choose(limit)
         texts = {"sites": source.sites(rows), "status": source.status(rows, note)}
         state = _packed(json.dumps(texts).encode())
         frame = _packed(source.frame(rows))
-        if len(state) + len(frame) <= room:
+        if len(state) + len(frame) <= room - kept:
             break
-    return state, frame
+    room -= len(state) + len(frame)
+    history = _history(source, rows, room) if _has_history(source) else ""
+    return {"state": state, "frame": frame, "history": history}
+
+
+def _has_history(source: FrameBuilder | Comparing) -> TypeGuard[FrameBuilder]:
+    """Tell whether there are earlier moments that can be had at once."""
+    if not isinstance(source, FrameBuilder):
+        return False
+    return len(source.tally.steps) > 1 and source.tally.records <= QUICK
+
+
+def _history(builder: FrameBuilder, rows: Rows, room: int) -> str:
+    """Return the moments of as many of these rows as fit, the worst ones; empty if few would."""
+    worst = worst_first(builder)
+    places = np.searchsorted(rows, worst[np.isin(worst, rows)])
+    found = moments.moments(builder, rows, moments.FEW)
+    for limit in ROWS:
+        data = found.packed(np.sort(places[:limit]), np.arange(len(rows)))
+        if len(data) <= _DENSE * room and len(packed := _packed(data)) <= room:
+            return packed
+    return ""
 
 
 def _chosen(worst: Rows, first: Rows, limit: int, whole: str) -> tuple[Rows, str | None]:

@@ -3,11 +3,12 @@
  *
  * Numbers travel as bytes because JSON has no NaN: in a debugger for NaN that would be fatal.
  */
-import { COLUMNS, PAIRS, type Comparison, type Frame, type Headline, type Site, type Status } from "./types";
+import { COLUMNS, PAIRS, type Comparison, type Frame, type Headline, type Moment, type Site, type Status } from "./types";
 
 const MAGIC = 0x31424e50;
 const RUN = 1;
 const COMPARISON = 2;
+const MOMENTS = 3;
 const HEADER_BYTES = 32;
 
 const EMPTY_HEADLINE: Headline = {
@@ -59,9 +60,23 @@ function header(reader: Reader): [version: number, rows: number, columns: number
   return [version, rows, columns];
 }
 
+/** Moments, and the rows that they are of; null where there are none yet. */
+export function decodeMoments(value: unknown): { moments: Moment[]; rows: Uint32Array } | null {
+  const bytes = asBytes(value);
+  if (bytes.byteLength === 0) return null;
+  const reader = new Reader(bytes);
+  const [magic = 0, version = 0, number = 0, size = 0] = reader.begin();
+  if (magic !== MAGIC || version !== MOMENTS) throw new Error(`the history has version ${version}, ${MOMENTS} expected`);
+  const steps = reader.take(Float64Array, number);
+  const rows = reader.take(Uint32Array, size);
+  const moments = [...steps].map((step) => ({ step, frame: frameAt(reader) }));
+  if (moments.some(({ frame }) => frame.rows !== size)) throw new Error("a moment has not the rows of the others");
+  return { moments, rows };
+}
+
 function frameAt(reader: Reader): Frame {
   const [version, rows, columns] = header(reader);
-  if (version !== RUN) throw new Error("a comparison holds frames of runs");
+  if (version !== RUN) throw new Error(`a frame inside has version ${version}, ${RUN} expected`);
   return frameOf(reader, rows, columns, reader.head);
 }
 

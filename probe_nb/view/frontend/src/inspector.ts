@@ -8,13 +8,20 @@ import { Detail } from "./detail";
 import { h } from "./dom";
 import { HeadlineView } from "./headline";
 import { sharedAxis, type Axis } from "./histogram";
+import { shown } from "./history";
 import { handled } from "./keys";
+import { Past } from "./past";
+import { Slider } from "./slider";
+import { StopButton } from "./stop";
 import { Table } from "./table";
 import { Toolbar } from "./toolbar";
 import { ancestors, flat, folded, groupOf, treeOf, type Group, type Listed } from "./tree";
-import type { Model } from "./types";
+import type { Frame, Model, Status } from "./types";
 
 const EVERYTHING = { query: "", role: "", anomalies: false, verdicts: new Set<string>() };
+
+/** One moment earlier or later. */
+const STEP_KEYS: Record<string, number> = { ",": -1, ".": 1 };
 
 /** Rows kept in view above the culprit: what led to it. */
 const LEAD = 4;
@@ -36,10 +43,22 @@ export class Inspector {
     fold: (group, open) => this.guard(() => this.fold(group, open)),
   });
   private readonly detail = new Detail((row) => this.guard(() => this.open(row)));
+  private readonly slider = new Slider({
+    go: (moment) => this.guard(() => this.go(moment)),
+    load: () => this.guard(() => this.load()),
+  });
+  private readonly stop: StopButton;
   private readonly trouble = h("p", { class: "trouble", role: "alert", hidden: true });
   private readonly sizes = new ResizeObserver(() => this.table.paint());
   private choice: Choice = { ...EVERYTHING, order: execution() };
   private sitesText: unknown;
+  private statusText: unknown;
+  private parsed = parseStatus("");
+  private bytes: unknown;
+  /** The numbers that came last, whatever is shown. */
+  private latest = emptyFrame();
+  /** The step that was chosen; null follows the latest. */
+  private step: number | null = null;
   private data = new Data(new Sites([]), parseStatus(""), emptyFrame());
   private axis: Axis | undefined;
   private rows: number[] = [];
@@ -56,21 +75,27 @@ export class Inspector {
   private visited = -1;
 
   private readonly asks: Asks;
+  private readonly past: Past;
 
   constructor(private readonly model: Model) {
     this.asks = new Asks(model);
+    this.past = new Past(model, this.asks);
+    this.stop = new StopButton(model);
+    this.toolbar.element.append(this.stop.element);
     const body = h("div", { class: "body" }, this.table.element, this.table.edge, this.detail.element);
-    this.element = h("div", { class: "pnb" }, this.headline.element, this.trouble, this.toolbar.element, body);
+    const above = [this.headline.element, this.trouble, this.toolbar.element, this.slider.element];
+    this.element = h("div", { class: "pnb" }, ...above, body);
     this.element.addEventListener("keydown", (event) => this.key(event));
     this.sizes.observe(this.table.element);
   }
 
   /** Read the model and show it. Errors are shown, never thrown: they would surface in the notebook's own code. */
   update(): void {
-    if (!this.frozen) this.guard(() => this.read());
+    this.guard(() => (this.frozen ? this.receive() : this.read()));
   }
 
   destroy(): void {
+    this.stop.destroy();
     this.sizes.disconnect();
   }
 
@@ -80,19 +105,64 @@ export class Inspector {
     const anchored = before.keys[anchor.row] ?? null;
     const text = this.model.get("sites");
     const sites = text === this.sitesText ? before : new Sites(parseSites(text));
-    const status = parseStatus(this.model.get("status"));
+    const { status } = this;
     this.sitesText = text;
     this.asks.update(status);
     // the headline is shown even if the numbers cannot be read
     this.data = new Data(sites, status, emptyFrame());
     try {
-      this.data = new Data(sites, status, decodeFrame(this.model.get("frame")));
+      this.receive();
+      this.data = this.composed(sites, status);
     } finally {
       this.axis = sharedAxis(this.data.frame, this.axis);
       this.show();
     }
     if (this.choice.order.by === "execution") this.table.restore(sites.find(anchored), anchor.offset);
     if (!this.chosen) this.followHeadline();
+  }
+
+  /** Take in the numbers that came, shown or not: each step may be gone back to. */
+  private receive(): void {
+    const bytes = this.model.get("frame");
+    if (bytes !== this.bytes) this.latest = decodeFrame(bytes);
+    this.bytes = bytes;
+    this.past.update(this.status, this.latest);
+    this.past.ask(this.status, false);
+  }
+
+  /** The newest status, which a frozen view does not show. */
+  private get status(): Status {
+    const text = this.model.get("status");
+    if (text !== this.statusText) this.parsed = parseStatus(text);
+    this.statusText = text;
+    return this.parsed;
+  }
+
+  /** What is shown of what is there: the chosen moment, or else the latest. */
+  private composed(sites: Sites, status: Status): Data {
+    const history = this.past.history(status, this.latest.rows);
+    const { step } = this;
+    const place = step === null ? -1 : history.moments.filter((moment) => moment.step <= step).length - 1;
+    const moment = history.moments[place];
+    const frame: Frame = moment ? shown(moment, this.latest) : this.latest;
+    return new Data(sites, status, frame, history, moment ? place : null);
+  }
+
+  /** Show a moment; null for the latest. */
+  private go(moment: number | null): void {
+    this.step = moment === null ? null : (this.data.history.moments[moment]?.step ?? null);
+    this.past.hold(this.step);
+    if (this.step === null && !this.frozen) this.read();
+    else {
+      this.data = this.composed(this.data.sites, this.data.status);
+      this.axis = sharedAxis(this.data.frame, this.axis);
+      this.show();
+    }
+  }
+
+  private load(): void {
+    this.past.ask(this.data.status, true);
+    this.read();
   }
 
   /** Until the reader picks a row, it is the one that the headline speaks of, or else the first. */
@@ -116,6 +186,9 @@ export class Inspector {
     this.rows = visibleRows(data, choice, column?.sort);
     this.headline.show(data.status, this.frozen);
     this.toolbar.show(choice, data, this.rows.length, columns, this.hidden);
+    this.slider.show(data, this.past.missing(data.status));
+    this.stop.show(this.status.open);
+    this.element.classList.toggle("past", data.moment !== null);
     this.element.classList.toggle("vacant", !data.size);
     const nothing = data.size ? "No row matches." : "Rows appear here as soon as the model runs.";
     this.table.show(data, columns, this.hidden, this.listed(), this.axis as Axis, choice.order, nothing);
@@ -213,7 +286,11 @@ export class Inspector {
   private key(event: KeyboardEvent): void {
     const typing = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
     if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key === "/") {
+    const by = STEP_KEYS[event.key];
+    if (by) {
+      handled(event);
+      this.slider.move(by);
+    } else if (event.key === "/") {
       handled(event);
       this.toolbar.focusSearch();
     } else if (event.key === "Escape" && this.filtered) {

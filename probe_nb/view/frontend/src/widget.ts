@@ -4,6 +4,7 @@ import { Inspector } from "./inspector";
 import { shieldKeys } from "./keys";
 import { followTheme } from "./theme";
 import type { Model } from "./types";
+import slider from "./slider.css";
 import css from "./widget.css";
 
 const KEYS = ["sites", "status", "frame", "history", "picture", "refused"];
@@ -15,7 +16,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const shadow = host.attachShadow({ mode: "open" });
   const probe = h("span", { class: "probe", "aria-hidden": "true" });
   const inspector = new Inspector(model);
-  shadow.append(h("style", {}, css), probe, inspector.element);
+  shadow.append(h("style", {}, css, slider), probe, inspector.element);
   el.append(host);
   const stopKeys = shieldKeys(host);
   const stopTheme = followTheme(host, probe, inspector.element);
