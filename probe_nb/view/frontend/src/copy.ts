@@ -1,24 +1,35 @@
 /** Python for the row that is looked at: to go on in the next cell. */
 import type { Data } from "./data";
 import { h, setText } from "./dom";
+import type { Site } from "./types";
 
-/** An expression that gives the rows of this site; `run` and `comparison` stand for the reader's own names. */
+/** An expression that gives the records of this row; `run` and `comparison` stand for the reader's own names. */
 export function expression(data: Data, row: number): string {
-  const { module, role, leaf, direction } = data.site(row);
-  const cut = module.lastIndexOf(", ");
-  const parts = [
-    `module == ${quoted(cut < 0 ? module : module.slice(0, cut))}`,
-    ...(cut < 0 ? [] : [`api == ${quoted(module.slice(cut + 2))}`]),
-    `role == ${quoted(role)}`,
-    `direction == ${quoted(direction)}`,
-    ...(leaf ? [`leaf == ${quoted(leaf)}`] : []),
+  const own = data.site(row);
+  // a comparison is listed by the baseline's names
+  const { model, module, api = "", path = module, type, role, direction, leaf } = { ...own, ...own.baseline };
+  const names: [string, string][] = [
+    ["model", model],
+    ["module", api ? path : module],
+    ["api", api],
+    ["direction", direction],
+    ["role", role],
+    ["leaf", leaf],
+    ...(twins(data, row) ? [["type", type] as [string, string]] : []),
   ];
-  const query = parts.join(" and ");
+  const query = names.map(([name, value]) => `${name} == ${quoted(value)}`).join(" and ");
   return `${data.status.comparison ? "comparison" : "run"}.df.query(${python(query)})`;
 }
 
+/** Whether another row differs in nothing but the class of its module. */
+function twins(data: Data, row: number): boolean {
+  const name = ({ model, module, role, direction, leaf }: Site): string => [model, module, role, direction, leaf].join("\0");
+  const own = name(data.site(row));
+  return data.sites.rows.some((other, at) => at !== row && name(other) === own);
+}
+
 function quoted(text: string): string {
-  return `"${text.replace(/["\\]/g, "\\$&")}"`;
+  return `"${text.replace(/["\\]/g, "\\$&").replace(/\n/g, "\\n")}"`;
 }
 
 /** A Python string literal. */

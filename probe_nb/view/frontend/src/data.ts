@@ -9,6 +9,8 @@ export class Sites {
   readonly keys: string[];
   readonly roles: string[];
   readonly paths: string[];
+  /** Whether it was recorded where anything is called from. */
+  readonly stacks: boolean;
   private partsMade: string[][] | null = null;
   private readonly searchable: string[];
   private readonly places: Map<string, number>;
@@ -18,6 +20,7 @@ export class Sites {
     this.keys = rows.map((site) =>
       [site.model, site.module, site.direction, site.role, site.leaf, site.type].join("\u0000"),
     );
+    this.stacks = rows.some((site) => site.stack);
     this.places = new Map(this.keys.map((key, index) => [key, index]));
     this.paths = rows.map((site) => pathOf(site, several));
     this.roles = [...new Set(rows.map((site) => site.role))].sort((a, b) => roleRank(a) - roleRank(b));
@@ -84,6 +87,8 @@ export class Data {
     readonly history: History = NO_HISTORY,
     /** The place in the history that was chosen; null for the latest. */
     readonly moment: number | null = null,
+    /** The numbers that came last, whatever is shown: what follows them does not jump to and fro. */
+    readonly latest: Frame = frame,
   ) {}
 
   /** The step whose end is shown. */

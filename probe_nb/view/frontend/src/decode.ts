@@ -170,7 +170,7 @@ class Reader {
 /** Parse `sites`; what is missing becomes empty text, so that no row is lost. */
 export function parseSites(value: unknown): Site[] {
   if (typeof value !== "string" || value === "") return [];
-  const parsed = JSON.parse(value) as { rows?: Partial<Site>[] };
+  const parsed = JSON.parse(value) as { rows?: (Partial<Omit<Site, "stack">> & { stack?: number })[]; stacks?: string[] };
   return (parsed.rows ?? []).map((row) => ({
     model: text(row.model),
     module: text(row.module),
@@ -182,6 +182,8 @@ export function parseSites(value: unknown): Site[] {
     shape: Array.isArray(row.shape) ? row.shape : [],
     device: text(row.device),
     ...(row.baseline ? { baseline: row.baseline } : {}),
+    ...(row.api ? { api: text(row.api), path: text(row.path) } : {}),
+    ...(row.stack === undefined ? {} : { stack: text(parsed.stacks?.[row.stack]) }),
     ...(row.why ? { why: text(row.why) } : {}),
   }));
 }
@@ -204,6 +206,8 @@ export function parseStatus(value: unknown): Status {
     notices: given.notices ?? [],
     truncated: sentence(given.truncated),
     spark: given.spark || "absmax",
+    spark_steps: given.spark_steps ?? [],
+    keeps: given.keeps === true,
     dtype_limits: given.dtype_limits ?? {},
     comparison: given.comparison ? { ...NOTHING_COMPARED, ...given.comparison } : null,
   };

@@ -11,6 +11,7 @@ import { sharedAxis, type Axis } from "./histogram";
 import { shown } from "./history";
 import { handled } from "./keys";
 import { Past } from "./past";
+import { Pictures } from "./picture";
 import { Slider } from "./slider";
 import { StopButton } from "./stop";
 import { Table } from "./table";
@@ -42,7 +43,7 @@ export class Inspector {
     sort: (order) => this.guard(() => this.choose({ order })),
     fold: (group, open) => this.guard(() => this.fold(group, open)),
   });
-  private readonly detail = new Detail((row) => this.guard(() => this.open(row)));
+  private readonly detail: Detail;
   private readonly slider = new Slider({
     go: (moment) => this.guard(() => this.go(moment)),
     load: () => this.guard(() => this.load()),
@@ -81,12 +82,14 @@ export class Inspector {
     this.asks = new Asks(model);
     this.past = new Past(model, this.asks);
     this.stop = new StopButton(model);
+    this.detail = new Detail((row) => this.guard(() => this.open(row)), new Pictures(model, this.asks));
     this.toolbar.element.append(this.stop.element);
     const body = h("div", { class: "body" }, this.table.element, this.table.edge, this.detail.element);
     const above = [this.headline.element, this.trouble, this.toolbar.element, this.slider.element];
     this.element = h("div", { class: "pnb" }, ...above, body);
     this.element.addEventListener("keydown", (event) => this.key(event));
     this.sizes.observe(this.table.element);
+    this.detail.follow(this.element);
   }
 
   /** Read the model and show it. Errors are shown, never thrown: they would surface in the notebook's own code. */
@@ -96,6 +99,7 @@ export class Inspector {
 
   destroy(): void {
     this.stop.destroy();
+    this.detail.destroy();
     this.sizes.disconnect();
   }
 
@@ -145,7 +149,7 @@ export class Inspector {
     const place = step === null ? -1 : history.moments.filter((moment) => moment.step <= step).length - 1;
     const moment = history.moments[place];
     const frame: Frame = moment ? shown(moment, this.latest) : this.latest;
-    return new Data(sites, status, frame, history, moment ? place : null);
+    return new Data(sites, status, frame, history, moment ? place : null, this.latest);
   }
 
   /** Show a moment; null for the latest. */

@@ -29,6 +29,11 @@ export interface Site {
   dtype: string;
   shape: number[];
   device: string;
+  /** Of a function: its name, and the module that called it, which `module` has both of. */
+  api?: string;
+  path?: string;
+  /** Where it was called from, as Python writes it; ways that differ are parted by an empty line. */
+  stack?: string;
   /** Of a comparison: what is said of the baseline's where it is not the same. */
   baseline?: Partial<Site>;
   /** Of a comparison: why it cannot be compared, or what differs beyond numbers. */
@@ -62,6 +67,10 @@ export interface Status {
   notices: string[];
   truncated: string | null;
   spark: string;
+  /** The steps of the spark, oldest first; none if nobody said. */
+  spark_steps: number[];
+  /** Whether any tensor was kept. */
+  keeps: boolean;
   dtype_limits: Record<string, Limits>;
   comparison: Comparison | null;
 }

@@ -4,6 +4,7 @@ import { Inspector } from "./inspector";
 import { shieldKeys } from "./keys";
 import { followTheme } from "./theme";
 import type { Model } from "./types";
+import detail from "./detail.css";
 import slider from "./slider.css";
 import css from "./widget.css";
 
@@ -16,7 +17,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const shadow = host.attachShadow({ mode: "open" });
   const probe = h("span", { class: "probe", "aria-hidden": "true" });
   const inspector = new Inspector(model);
-  shadow.append(h("style", {}, css, slider), probe, inspector.element);
+  shadow.append(h("style", {}, css, slider, detail), probe, inspector.element);
   el.append(host);
   const stopKeys = shieldKeys(host);
   const stopTheme = followTheme(host, probe, inspector.element);

@@ -159,7 +159,7 @@ test("the expression that is copied names one site, whatever its name holds", ()
   const all = data();
   assert.equal(
     expression(all, 1),
-    `comparison.df.query('module == "net.b" and role == "output" and direction == "forward" and leaf == "0"')`,
+    `comparison.df.query('model == "model" and module == "net.b" and api == "" and direction == "forward" and role == "output" and leaf == "0"')`,
   );
   assert.equal(python(`it's "x" \\ y`), `'it\\'s "x" \\\\ y'`);
 });

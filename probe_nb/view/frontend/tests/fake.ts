@@ -38,6 +38,8 @@ export function status(given: Partial<Status> = {}): Status {
     notices: [],
     truncated: null,
     spark: "absmax",
+    spark_steps: [],
+    keeps: false,
     dtype_limits: {
       float16: [-24, 15, 65504],
       bfloat16: [-133, 127, 3.3895313892515355e38],
