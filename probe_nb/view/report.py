@@ -52,6 +52,9 @@ _DENSE: Final = 8
 _PICTURES: Final = 4
 """Kept tensors of which a picture is embedded, of one module."""
 
+_PICTURES: Final = 4
+"""Kept tensors of which a picture is embedded, of one module."""
+
 _LOADER: Final = """\
 const inflate = async (base64) => {
   const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
@@ -181,9 +184,24 @@ def _embedded(
         frame = _packed(source.frame(rows))
         if len(state) + len(frame) <= room - kept:
             break
+    if drawn := _drawn(source, rows):
+        more = _packed(json.dumps(texts | {"picture": base64.b64encode(drawn).decode()}).encode())
+        state = more if len(more) + len(frame) <= room else state
     room -= len(state) + len(frame)
     history = _history(source, rows, room) if _has_history(source) else ""
     return {"state": state, "frame": frame, "history": history}
+
+
+def _drawn(source: FrameBuilder | Comparing, rows: Rows) -> bytes:
+    """Return pictures of what was kept of the module that the headline names."""
+    if not isinstance(source, FrameBuilder) or source.tensors is None or not source.tensors.any:
+        return b""
+    culprit, module = source.verdict().site, source.tally.module
+    if culprit is None:
+        return b""
+    near = [place for place, row in enumerate(rows) if module[row] == module[culprit]]
+    first = sorted(near, key=lambda place: rows[place] != culprit)[:_PICTURES]
+    return b"".join(source.picture(int(rows[place]), shown=place) for place in first)
 
 
 def _has_history(source: FrameBuilder | Comparing) -> TypeGuard[FrameBuilder]:
