@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
 
+from probe_nb import progress as bars
+from probe_nb import torchless
 from probe_nb.analysis.compare import rounding
-from probe_nb.analysis.compare.compared import Compared, Options, compared
+from probe_nb.analysis.compare.compared import WORK, Compared, Options, compared
 from probe_nb.analysis.compare.divergence import (
     Divergence,
     check_direction,
@@ -228,7 +230,8 @@ class Comparison:
             ModelError: `of` is no module.
             ConfigError: An option makes no sense.
         """
-        from probe_nb import replay
+        with torchless.needed():
+            from probe_nb import replay
 
         one, other = (_rank(side.data["rank"]) for side in (self._of.one, self._of.other))
         path = self._path_in_candidate(module)
@@ -292,7 +295,7 @@ def compare(
     fuzzy: bool = False,
     tolerance: float | str = 1.0,
     ranks: tuple[int, int] | None = None,
-    progress: bool | None = None,
+    progress: bool = True,
 ) -> Comparison:
     """Compare two runs of the same model, and find where they part.
 
@@ -307,7 +310,7 @@ def compare(
         tolerance: How many times what rounding explains is allowed; or the format in which the
             computation may have been done, such as `"tf32"` or `"bfloat16"`.
         ranks: The rank of the baseline and that of the candidate that are compared.
-        progress: Show a bar while kept tensors are compared; None: where there are many.
+        progress: Show a bar where it takes longer than a second.
 
     Raises:
         ConfigError: An option makes no sense.
@@ -324,10 +327,10 @@ def compare(
     other = one if candidate is None else opened(candidate)
     options = Options(mapping, fuzzy, tolerance, _ranks(ranks))
     known = rounding.TAKEN if any(map(_is_dump, (one, other))) else rounding.MEASURED
-    with _Bar(wanted=progress) as bar:
-        sides = _of(one), _of(other)
-        check_known(mapping, _modules(one), _modules(other))
-        found = compared(*sides, options, known, bar.told)
+    sides = _of(one), _of(other)
+    check_known(mapping, _modules(one), _modules(other))
+    with bars.progress("Comparing", WORK, "%") as told:
+        found = compared(*sides, options, known, told if progress else bars.silent)
     return Comparison(one, other, found)
 
 
@@ -384,39 +387,3 @@ def _ranks(ranks: Any) -> tuple[int | None, int | None]:
     if len(ranks) != 2 or not all(isinstance(each, int) for each in ranks):  # noqa: PLR2004
         raise ConfigError(f"`ranks` is {ranks!r}; give two numbers, as in (0, 1).")
     return ranks[0], ranks[1]
-
-
-_MANY = 64
-
-
-class _Bar:
-    """A bar that appears where comparing tensors takes a while."""
-
-    def __init__(self, *, wanted: bool | None) -> None:
-        self._wanted = wanted
-        self._bar: Any = None
-
-    def __enter__(self) -> _Bar:  # noqa: PYI034 - `Self` came with Python 3.11
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def told(self, done: int, total: int) -> None:
-        wanted = total >= _MANY if self._wanted is None else self._wanted
-        if not wanted or not total:
-            return
-        if self._bar is None:
-            self._bar = _bar(total)
-        if self._bar is not None:
-            self._bar.update(done - self._bar.n)
-
-
-def _bar(total: int) -> Any:
-    """Return tqdm's bar for the place we are in, None where it is not installed."""
-    try:
-        from tqdm.auto import tqdm
-    except ImportError:
-        return None
-    return tqdm(total=total, desc="comparing tensors", leave=False)

@@ -18,6 +18,7 @@ from probe_nb import loading
 from probe_nb.config import MEMORY
 from probe_nb.errors import ConfigError, RunFormatError, SelectionError, notify
 from probe_nb.grammar import Memory, as_bytes
+from probe_nb.progress import along, progress
 from probe_nb.run import Run, made_of
 from probe_nb.session import sessions
 from probe_nb.store import beside
@@ -121,7 +122,7 @@ def _of_engines(view: Any, name: str | None, budget: int | None) -> Run:
         targets = view.client.ids if targets in (None, "all") else [targets]
     asked = [(each, view.client[each].apply_async(of_engine, name)) for each in targets]
     gathered = _Gathered("engine", len(asked), budget)
-    for number, answer in loading.shown(asked, "Gathering engines"):
+    for number, answer in along(asked, "Gathering engines", len(asked)):
         gathered.take(number, _answered(answer))
     return gathered.run()
 
@@ -195,7 +196,7 @@ def _of_processes(run: Run | None, budget: int | None) -> Run | None:
     if not found:
         return None
     gathered = _Gathered("rank", len(found), budget)
-    for rank, each in enumerate(found):
+    for rank, each in enumerate(along(found, "Reading ranks", len(found))):
         gathered.take(rank, each)
     return gathered.run()
 
@@ -220,11 +221,13 @@ def _exchanged(data: bytes, group: Any) -> list[bytes]:
             dist.send(piece, 0, group=group)
         return []
     found = [data]
-    for other in loading.shown(range(1, world), "Gathering ranks"):
-        theirs = torch.empty(int(sizes[other]), dtype=torch.uint8, device="cpu")
-        for piece in theirs.split(_PIECE):
-            dist.recv(piece, other, group=group)
-        found.append(theirs.numpy().tobytes())
+    with progress("Gathering ranks", sum(map(int, sizes[1:])), "B") as told:
+        for other in range(1, world):
+            theirs = torch.empty(int(sizes[other]), dtype=torch.uint8, device="cpu")
+            for piece in theirs.split(_PIECE):
+                dist.recv(piece, other, group=group)
+                told(len(piece))
+            found.append(theirs.numpy().tobytes())
     return found
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from probe_nb.dump import folders, source
 from probe_nb.errors import RunFormatError, notify
+from probe_nb.progress import Told, progress, silent
 from probe_nb.store import beside, files
 from probe_nb.store.calls import Calls
 from probe_nb.store.columns import Columns
@@ -19,10 +19,6 @@ from probe_nb.store.places import ENDING
 from probe_nb.store.values import Values
 
 _NUMBER: Final = re.compile(r"(\d+)$")
-_DELAY: Final = 1.0
-"""Seconds after which a bar appears."""
-
-T = TypeVar("T")
 
 
 def read(path: Path, budget: int | None = None) -> Parts:
@@ -34,7 +30,8 @@ def read(path: Path, budget: int | None = None) -> Parts:
         OSError: The records exceed the budget, and the disk has no room for the rest.
     """
     if not path.is_dir():
-        return read_file(path, budget)
+        with progress("Loading", files.size_of(path), "B") as told:
+            return read_file(path, budget, told)
     found = sorted((each for each in path.glob(f"*{ENDING}") if each.is_file()), key=_by_number)
     if found:
         return read_folder(path, found, budget)
@@ -60,15 +57,15 @@ def whole(info: Any, kept: Any) -> Parts:
     )
 
 
-def read_file(path: Path, budget: int | None = None) -> Parts:
-    """Read what `Run.save` wrote into one file.
+def read_file(path: Path, budget: int | None = None, told: Told = silent) -> Parts:
+    """Read what `Run.save` wrote into one file; `told` hears how many bytes of it.
 
     Raises:
         FileNotFoundError: Nothing is at `path`.
         RunFormatError: The file is not a run, is damaged, or is of a newer version.
         OSError: The records exceed the budget, and the disk has no room for the rest.
     """
-    columns, info = files.load(path, budget)
+    columns, info = files.load(path, budget, told)
     tensors = source.reopened(files.kept(path), info)
     calls = files.table(path, beside.CALLS, Calls.from_table)
     values = files.table(path, beside.VALUES, Values.from_table)
@@ -90,23 +87,24 @@ def read_folder(folder: Path, found: list[Path], budget: int | None) -> Parts:
     members: list[Member] = []
     refused: list[str] = []
     share = None if budget is None else budget // len(found)
-    for path in shown(found, "Reading ranks"):
-        parts = _tried(path, share, refused)
-        if parts is not None:
-            members.append(Member(parts, _number(path), f"`{path}`"))
+    with progress("Loading ranks", sum(map(files.size_of, found)), "B") as told:
+        for path in found:
+            parts = _tried(path, share, refused, told)
+            if parts is not None:
+                members.append(Member(parts, _number(path), f"`{path}`"))
     if not members:
         raise RunFormatError(f"Nothing in `{folder}` can be read. {' '.join(refused[:3])}")
     merged = merge(members, budget)
-    told = [f"`{folder}`: one file was left out. {text}" for text in refused]
-    merged.info.notices[:0] = told
-    for text in told:
+    left_out = [f"`{folder}`: one file was left out. {text}" for text in refused]
+    merged.info.notices[:0] = left_out
+    for text in left_out:
         notify(f"probe_nb: {text}")
     return merged
 
 
-def _tried(path: Path, budget: int | None, refused: list[str]) -> Parts | None:
+def _tried(path: Path, budget: int | None, refused: list[str], told: Told) -> Parts | None:
     try:
-        return read_file(path, budget)
+        return read_file(path, budget, told)
     except RunFormatError as error:
         refused.append(str(error))
         return None
@@ -121,10 +119,3 @@ def _number(path: Path) -> int | None:
 def _by_number(path: Path) -> tuple[int, str]:
     number = _number(path)
     return (-1 if number is None else number), path.name
-
-
-def shown(values: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """Yield values; a bar says how far it is where that takes longer than a second."""
-    from tqdm.auto import tqdm
-
-    yield from tqdm(values, desc=what, total=total, delay=_DELAY, leave=False)

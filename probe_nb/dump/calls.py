@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from probe_nb.dump.folders import STACK, Folder, trouble
 from probe_nb.dump.nesting import stacks_in
-from probe_nb.dump.reports import Progress, Report
+from probe_nb.dump.reports import Report
 from probe_nb.dump.walk import Entry, Spot, Walk, pairs
+from probe_nb.progress import Told
 from probe_nb.store.calls import Callee, Calls
 from probe_nb.store.table import ABSENT
 
@@ -35,7 +36,7 @@ class CallReader:
             number = key.call or 0
             self._calls.append(_Call(entry.begin, -entry.place, entry.name, entry.spot, number))
 
-    def write(self, walk: Walk, report: Report, progress: Progress) -> None:
+    def write(self, walk: Walk, report: Report, progress: Told) -> None:
         """Write all of them down."""
         stacks = self._stacks(report, progress) if self._calls else {}
         rank = ABSENT if self._folder.rank is None else self._folder.rank
@@ -54,7 +55,7 @@ class CallReader:
                 return
             rows[call.name] = row
 
-    def _stacks(self, report: Report, progress: Progress) -> dict[str, int]:
+    def _stacks(self, report: Report, progress: Told) -> dict[str, int]:
         path = self._folder.file(STACK)
         if trouble(path, self._folder.root):
             return {}

@@ -15,11 +15,12 @@ from probe_nb.dump import arrays, folders
 from probe_nb.dump.calls import CallReader
 from probe_nb.dump.folders import Folder
 from probe_nb.dump.records import StepRecords, Tables
-from probe_nb.dump.reports import Progress, Reports, bar
+from probe_nb.dump.reports import Reports
 from probe_nb.dump.source import DumpSource
 from probe_nb.dump.walk import Walk
 from probe_nb.errors import RunFormatError, SelectionError
 from probe_nb.grammar import Steps, steps_in
+from probe_nb.progress import Told, progress
 from probe_nb.store.calls import Calls
 from probe_nb.store.columns import Columns
 from probe_nb.store.keeping import Tensors
@@ -47,9 +48,9 @@ def read(path: Path, *, step: Steps = None, rank: Steps = None, budget: int | No
     reader = Reader(budget, notices, reports)
     if step is not None or rank is not None:
         reader.chosen = [[each.step, each.number] for each in found]
-    with bar(sum(map(_size, found))) as progress:
+    with progress("Reading", sum(map(_size, found)), "B") as told:
         for each in found:
-            reader.read(each, progress)
+            reader.read(each, told)
     reports.end()
     if not reader.files:
         said = "".join(f" {text}." for text in notices[:3])
@@ -102,17 +103,17 @@ class Reader:
         self._listed = False
         self.chosen: list[list[int]] | None = None
 
-    def read(self, folder: Folder, progress: Progress) -> None:
+    def read(self, folder: Folder, told: Told) -> None:
         """Read what one process wrote in one step."""
         if why := folders.without_records(folder):
             self._reports(why)
         for name in folder.dumps:
-            self._file(folder, name, progress)
+            self._file(folder, name, told)
         for name in folder.arrays:
             self._array(folder, name)
 
-    def _file(self, folder: Folder, name: str, progress: Progress) -> None:
-        walk = Walk(folder, name, self._reports, progress)
+    def _file(self, folder: Folder, name: str, told: Told) -> None:
+        walk = Walk(folder, name, self._reports, told)
         calls = CallReader(self._calls, folder)
         records = StepRecords(self._tables, folder, self._reports)
         for entry in walk.entries():
@@ -120,7 +121,7 @@ class Reader:
             calls.add(entry)
         self.files += walk.is_dump
         records.write()
-        calls.write(walk, self._reports, progress)
+        calls.write(walk, self._reports, told)
         self._header |= walk.header
         self._wrapped |= walk.names.wrapped
         self._listed |= walk.names.listed

@@ -1,19 +1,14 @@
-"""What was skipped and why, and how far the reading is."""
+"""What was skipped and why."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 LISTED: Final = 20
 """So many are written out; of more the number is given."""
 
-_LONG: Final = 2**26
-"""Bytes from which on there is something to wait for."""
-
 Report = Callable[[str], None]
-Progress = Callable[[int], object]
 
 
 class Reports:
@@ -34,15 +29,3 @@ class Reports:
         """Say how many more there were."""
         if self.count > LISTED:
             self._notices.append(f"… and {self.count - LISTED:,} more that were skipped")
-
-
-@contextlib.contextmanager
-def bar(total: int) -> Iterator[Progress]:
-    """Show how many of so many bytes were read, where that takes a while."""
-    if total < _LONG:
-        yield lambda _: None
-        return
-    from tqdm.auto import tqdm
-
-    with tqdm(total=total, unit="B", unit_scale=True, desc="Reading", leave=False) as shown:
-        yield shown.update

@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterator
 from typing import IO, Any, Final, NamedTuple
 
-from probe_nb.dump.reports import Progress, Report
+from probe_nb.dump.reports import Report
+from probe_nb.progress import Told, silent
 from probe_nb.terms import printable
 
 LARGEST: Final = 2**24
@@ -43,7 +44,7 @@ class _BrokenError(Exception):
 class _Text:
     """The text of a file, of which only the part that is being read is held."""
 
-    def __init__(self, file: IO[bytes], progress: Progress) -> None:
+    def __init__(self, file: IO[bytes], progress: Told) -> None:
         self._file = file
         self._progress = progress
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
@@ -134,7 +135,7 @@ def members(
     report: Report,
     *,
     inside: str = "",
-    progress: Progress = lambda _: None,
+    progress: Told = silent,
 ) -> Iterator[Member]:
     """Yield the members of the object in a file, and in place of one those of its object.
 

@@ -11,8 +11,9 @@ from probe_nb.dump.entries import said_of, text_of
 from probe_nb.dump.folders import CONSTRUCT, DEBUG, Folder, trouble
 from probe_nb.dump.keys import Key, spell
 from probe_nb.dump.nesting import Names, Nesting
-from probe_nb.dump.reports import Progress, Report
+from probe_nb.dump.reports import Report
 from probe_nb.dump.text import members
+from probe_nb.progress import Told, silent
 from probe_nb.terms import printable
 
 DATA: Final = "data"
@@ -58,9 +59,7 @@ class Walk:
         nesting: What ran inside what.
     """
 
-    def __init__(
-        self, folder: Folder, name: str, report: Report, progress: Progress = lambda _: None
-    ) -> None:
+    def __init__(self, folder: Folder, name: str, report: Report, progress: Told = silent) -> None:
         """Read `construct.json` beside it, if it is there."""
         self._folder, self._file = folder, name
         self._progress = progress
@@ -157,7 +156,7 @@ def _about(path: Path, report: Report) -> Report:
     return lambda text: report(f"`{path}`: {text}")
 
 
-def pairs(path: Path, report: Report, progress: Progress) -> Iterator[tuple[str, Any]]:
+def pairs(path: Path, report: Report, progress: Told) -> Iterator[tuple[str, Any]]:
     """Yield the members of the object in a small file."""
     with path.open("rb") as file:
         for member in members(file, _about(path, report), progress=progress):

@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +25,7 @@ from probe_nb.dump.writer_entries import Entries
 from probe_nb.dump.writer_rows import Row, places, rows_of
 from probe_nb.dump.writer_tree import text_of
 from probe_nb.errors import ConfigError, notify
+from probe_nb.progress import Told, progress, silent
 from probe_nb.store.blocks import whole
 from probe_nb.terms import MODULE_ROLES, shown
 
@@ -107,9 +109,10 @@ def write(
     if there is None and _streamed_to(run, target):
         if not overwrite:
             _refuse(folder / name for folder in folders.values() for name in (DUMP, DEBUG))
-        for at, folder in folders.items():
-            folder.mkdir(parents=True, exist_ok=True)
-            write_into(run, folder, how, step=at[0], rank=at[1])
+        with _told(run) as told:
+            for at, folder in folders.items():
+                folder.mkdir(parents=True, exist_ok=True)
+                write_into(run, folder, how, step=at[0], rank=at[1], told=told)
         return target
     _refuse([] if there is None else [there])
     if not overwrite:
@@ -117,18 +120,30 @@ def write(
     if how.files and all(each.data is None for each in run.tensors.known()):
         notify("probe_nb: This run keeps no tensors: the dump has statistics, and no file of one.")
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _aside(target) as aside:
+    with _aside(target) as aside, _told(run) as told:
         for at, folder in folders.items():
             made = aside / "new" / folder_of(*at)
             made.mkdir(parents=True)
-            write_into(run, made, how, step=at[0], rank=at[1], final=folder)
+            write_into(run, made, how, step=at[0], rank=at[1], final=folder, told=told)
         target.mkdir(exist_ok=True)
         _put(aside, folders.values(), target)
     return target
 
 
+def _told(run: Records) -> AbstractContextManager[Told]:
+    """Tell how far the writing is: each row is taken in, and written down."""
+    return progress("Writing", 2 * len(run.columns), " rows")
+
+
 def write_into(
-    run: Records, folder: Path, how: Wanted, *, step: int, rank: int, final: Path | None = None
+    run: Records,
+    folder: Path,
+    how: Wanted,
+    *,
+    step: int,
+    rank: int,
+    final: Path | None = None,
+    told: Told = silent,
 ) -> None:
     """Write the files of one step and rank, each whole or not at all.
 
@@ -141,11 +156,14 @@ def write_into(
         step: The step.
         rank: The rank, -1 where there is none.
         final: Where the folder will be, if it is moved.
+        told: Hears of each row that was taken in, then that they were written.
     """
     read = _read(run)
     entries = Entries(_numbered(how, read), run.info.shared, read.get("wrapped"))
-    for row in rows_of(run.columns, step, rank):
+    rows = rows_of(run.columns, step, rank)
+    for row in rows:
         entries.add(row)
+        told(1)
     for value in run.value_table:
         if (value.step, value.rank) == (step, rank):
             entries.add_value(value)
@@ -174,6 +192,7 @@ def write_into(
     _tell(run, lost)
     errors = [*map(_failed, entries.failed), *(f"{each}\n" for each in lost)]
     _files(folder, found, errors)
+    told(len(rows))
 
 
 def _files(folder: Path, found: dict[str, Any], errors: list[str]) -> None:

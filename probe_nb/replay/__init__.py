@@ -14,8 +14,9 @@ import torch
 from probe_nb.analysis.compare.rounding import lowest
 from probe_nb.errors import SelectionError
 from probe_nb.observe.aside import aside
+from probe_nb.progress import progress
 from probe_nb.replay.result import Replay, told
-from probe_nb.replay.side import Part, Records, Wish
+from probe_nb.replay.side import RUNS, Part, Records, Wish
 from probe_nb.store.kept import Kept, of_call
 
 __all__ = ["Replay", "Where", "replay"]
@@ -53,9 +54,10 @@ def replay(
     lowest(tolerance)
     _check(runs, of, api)
     wish = Wish(of, dict(inputs or {}), state, tolerance)
-    with aside(), torch.inference_mode(mode=False), torch.no_grad():
+    bar = progress("Replaying", RUNS * len(runs))
+    with bar as told_of, aside(), torch.inference_mode(mode=False), torch.no_grad():
         calls = _calls(runs, api, where)
-        parts = [Part(name, runs[name].run, call, wish) for name, call in calls.items()]
+        parts = [Part(name, runs[name].run, call, wish, told_of) for name, call in calls.items()]
         places = [(part.at.module, part.kind) for part in parts]
         sides = [part.make(places) for part in parts]
     at = parts[0].at

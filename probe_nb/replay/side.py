@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from probe_nb.analysis.compare.rounding import UNITS, lowest
 from probe_nb.analysis.words import plural
 from probe_nb.errors import SelectionError
+from probe_nb.progress import Told
 from probe_nb.replay import fed
 from probe_nb.replay.copies import again, wide_copy
 from probe_nb.replay.functions import function_named
@@ -31,6 +32,9 @@ DRAWS: Final = 6
 """Replays with noise, and as many with inputs that are off by a rounding."""
 
 _SEEDS: Final = (1, 2)
+RUNS: Final = len(_SEEDS) + 2 * DRAWS
+"""How often a call is replayed."""
+
 _SINGLE: Final = UNITS["float32"]
 
 
@@ -65,8 +69,11 @@ class Wish:
 class Part:
     """One run's part, while it is made."""
 
-    def __init__(self, name: str, run: Records, call: Sequence[Kept], wish: Wish) -> None:
-        """Begin with what was kept of the call."""
+    def __init__(
+        self, name: str, run: Records, call: Sequence[Kept], wish: Wish, told: Told
+    ) -> None:
+        """Begin with what was kept of the call; `told` hears of each replay."""
+        self._told = told
         self.side = Side(name)
         self._wish = wish
         self.at = next(each for each in call if each.role == "input" and each.data is not None)
@@ -159,12 +166,12 @@ class Part:
             Unanswerable: There is no truth to be had.
         """
         task = self._task()
-        truth, other = (task.run(seed) for seed in _SEEDS)
+        truth, other = (self._run(task, seed) for seed in _SEEDS)
         if not _equal(truth, other):
             raise Unanswerable(_random(truth.drawn))
         unit, narrowed = self._unit(task.called)
         noises = [Noise(unit, seed, narrowed=narrowed) for seed in range(DRAWS)]
-        draws = [task.run(_SEEDS[0], noise) for noise in noises]
+        draws = [self._run(task, _SEEDS[0], noise) for noise in noises]
         return truth, draws, self._moved(task)
 
     def _moved(self, task: Task) -> list[Replayed]:
@@ -174,9 +181,14 @@ class Part:
         directions = [Noise(self._moved_by, seed, narrowed=False) for seed in range(DRAWS)]
         changes = [partial(each.off, size=self._moved_by) for each in directions]
         try:
-            return [task.run(_SEEDS[0], change=each) for each in changes]
+            return [self._run(task, _SEEDS[0], change=each) for each in changes]
         except Unanswerable:  # a probability must not be above 1
             return []
+
+    def _run(self, task: Task, seed: int, noise: Noise | None = None, **change: Any) -> Replayed:
+        found = task.run(seed, noise, **change)
+        self._told(1)
+        return found
 
     def _inputs(self) -> list[Kept]:
         return [each for each in self._call if each.role == "input"]

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import operator
 import os
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -20,11 +21,14 @@ import pyarrow.parquet as pq
 
 from probe_nb.errors import RunFormatError
 from probe_nb.exponents import BINS
+from probe_nb.progress import Told, progress, silent
 from probe_nb.store import beside
 from probe_nb.store.blocks import ALL, GROUP, RAGGED, empty_block, whole
 from probe_nb.store.columns import Columns
 from probe_nb.store.keeping import Source, Tensors
+from probe_nb.store.pieces import pieces
 from probe_nb.store.table import ABSENT, COLUMNS, DTYPES, OF_SITE, Arrays, Tables, to_frame
+from probe_nb.store.words import coded, words
 from probe_nb.terms import DIRECTIONS, ROLES, STATUSES, Made, RunInfo, Site
 
 T = TypeVar("T")
@@ -32,6 +36,9 @@ T = TypeVar("T")
 FORMAT: Final = "probe_nb run"
 VERSION: Final = 1
 _KEY: Final = b"probe_nb"
+_SUM: Final = b"probe_nb.crc32"
+"""Of the description: Parquet has checksums for its pages alone."""
+
 _TEXT: Final = (*OF_SITE, "dtype", "shape", "device", "checksum", "status")
 """What repeats; of numbers a dictionary costs twice the time and saves nothing."""
 
@@ -79,15 +86,18 @@ def save(
     saving = None if kept is None else kept.saving(target)
     about = {"format": FORMAT, "version": VERSION, "info": info.as_dict()}
     about |= {} if saving is None else {"tensors": saving.about}
-    metadata = {_KEY: json.dumps(about, allow_nan=False).encode()}
-    pieces = columns.chunks()
+    text = json.dumps(about, allow_nan=False).encode()
+    metadata = {_KEY: text, _SUM: _crc(text)}
+    held = columns.chunks()
     names = columns.tables.copy()  # after the pieces: it knows all of their codes
     schema = _table(empty_block(), names).schema.with_metadata(metadata)
     options = {"compression": "zstd", "use_dictionary": _TEXT, "write_page_checksum": True}
     with whole(target) as file:
         with pq.ParquetWriter(file, schema, **options) as writer:
-            for _, arrays in pieces:
-                writer.write_table(_table(arrays, names), row_group_size=GROUP)
+            with progress("Saving", len(columns), " rows") as told:
+                for _, arrays in held:
+                    writer.write_table(_table(arrays, names), row_group_size=GROUP)
+                    told(len(arrays["site"]))
             texts = {key: beside.encode(table) for key, table in (tables or {}).items()}
             if texts:
                 writer.add_key_value_metadata(texts)
@@ -110,8 +120,20 @@ def _table(arrays: Arrays, tables: Tables) -> pa.Table:
     return table.replace_schema_metadata()
 
 
-def load(path: str | os.PathLike[str], budget: int | None = None) -> tuple[Columns, RunInfo]:
+def size_of(path: Path) -> int:
+    """Return the bytes of a file, 0 if nobody knows."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def load(
+    path: str | os.PathLike[str], budget: int | None = None, told: Told = silent
+) -> tuple[Columns, RunInfo]:
     """Read what `save` wrote; what exceeds `budget` bytes of memory stays on disk.
+
+    `told` hears how many bytes were read.
 
     Raises:
         FileNotFoundError: Nothing is at `path`.
@@ -124,7 +146,7 @@ def load(path: str | os.PathLike[str], budget: int | None = None) -> tuple[Colum
     about = _about(source)
     columns, rows = Columns(budget=budget), 0
     try:
-        for table in _groups(source):
+        for table in _groups(source, told):
             rows += table.num_rows
             columns.append(_block(table, columns.tables))
         info = as_info(about["info"])
@@ -157,12 +179,10 @@ def table(path: str | os.PathLike[str], key: str, made: Callable[[pa.Table], T])
         ) from error
 
 
-def _groups(source: Path) -> Iterator[pa.Table]:
-    with pq.ParquetFile(source, page_checksum_verification=True) as file:
-        if not file.num_row_groups:
-            yield file.read()
-        for number in range(file.num_row_groups):
-            yield file.read_row_group(number)
+def _groups(source: Path, told: Told) -> Iterator[pa.Table]:
+    for table, share in pieces(source):
+        yield table
+        told(size_of(source) * share)
 
 
 def as_info(found: Any) -> RunInfo:
@@ -193,7 +213,8 @@ def _about(source: Path) -> dict[str, Any]:
     """Return the description inside the file, or say why it is not a run that can be read."""
     try:
         metadata = pq.read_schema(source).metadata or {}
-        about = json.loads(metadata[_KEY])
+        text = metadata[_KEY]
+        about = json.loads(text)
     except (pa.ArrowException, KeyError, OSError, RecursionError, ValueError) as error:
         raise RunFormatError(
             f"`{source}` is not a saved run; give a file that `run.save(path)` wrote."
@@ -202,6 +223,8 @@ def _about(source: Path) -> dict[str, Any]:
         raise RunFormatError(f"`{source}` is not a saved run of probe_nb.")
     if not isinstance(about.get("version"), int):
         raise RunFormatError(f"`{source}` does not say of which version it is.")
+    if metadata.get(_SUM, _crc(text)) != _crc(text):  # older files have none
+        raise RunFormatError(f"Cannot read the run `{source}`: what it says of itself is damaged.")
     if about["version"] > VERSION:
         raise RunFormatError(
             f"`{source}` is a run of format {about['version']}, this probe_nb reads up to "
@@ -210,19 +233,23 @@ def _about(source: Path) -> dict[str, Any]:
     return about
 
 
+def _crc(text: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(text)
+
+
 def _block(table: pa.Table, tables: Tables) -> Arrays:
     """Return the rows of a piece with their texts as codes in `tables`."""
     block: Arrays = {"site": _sites(table, tables)}
     for name, interned in (("dtype", tables.dtypes), ("device", tables.devices)):
-        codes, labels = _text(table, name)
+        codes, labels = words(table, name)
         block[name] = np.array([interned.code(label) for label in labels], np.int64)[codes]
-    codes, labels = _text(table, "shape")
+    codes, labels = words(table, "shape")
     shapes = [tuple(operator.index(n) for n in json.loads(label)) for label in labels]
     block["shape"] = np.array([tables.shapes.code(shape) for shape in shapes], np.int64)[codes]
-    codes, labels = _text(table, "checksum", absent=True)
+    codes, labels = words(table, "checksum", absent=True)
     sums = [tables.checksums.code(label) for label in labels]
     block["checksum"] = np.array([*sums, ABSENT], np.int64)[codes]
-    codes, labels = _text(table, "status")
+    codes, labels = words(table, "status")
     block["status"] = np.array([STATUSES.index(label) for label in labels], np.int64)[codes]
     for name in DTYPES:
         if name not in block:
@@ -234,36 +261,14 @@ def _block(table: pa.Table, tables: Tables) -> Arrays:
 
 def _sites(table: pa.Table, tables: Tables) -> np.ndarray:
     """Return the site code of each row; only the combinations that occur are looked at."""
-    parts = [_text(table, name) for name in OF_SITE]
-    key = np.zeros(table.num_rows, np.int64)
-    for codes, labels in parts:  # one mixed number per row
-        key = np.unique(key * max(len(labels), 1) + codes, return_inverse=True)[1]
-    _, rows, place = np.unique(key, return_index=True, return_inverse=True)
-    found = np.empty(len(rows), np.int64)
-    for number in np.argsort(rows):  # in the order in which they occur, as they were recorded
-        values = (labels[codes[rows[number]]] for codes, labels in parts)
-        found[number] = tables.sites.code(_known(Site(*values)))
-    return found[place]
+    parts = [words(table, name) for name in OF_SITE]
+    return coded(parts, lambda *each: tables.sites.code(_known(Site(*each))))
 
 
 def _known(site: Site) -> Site:
     if site.direction not in DIRECTIONS or site.role not in ROLES:
         raise ValueError(f"unknown direction or role in {site}")
     return site
-
-
-def _text(table: pa.Table, name: str, *, absent: bool = False) -> tuple[np.ndarray, list[str]]:
-    """Return a column of text as codes and labels; where allowed, -1 for no text."""
-    column = table.column(name).combine_chunks()
-    if not pa.types.is_dictionary(column.type):
-        column = column.dictionary_encode()
-    labels = column.dictionary.to_pylist()
-    if not all(isinstance(label, str) for label in labels):
-        raise TypeError(f"`{name}` is not text")
-    if column.null_count and not absent:
-        raise ValueError(f"`{name}` has rows without text")
-    codes = column.indices.fill_null(ABSENT).to_numpy(zero_copy_only=False)
-    return codes.astype(np.int64), labels
 
 
 def _numbers(table: pa.Table, name: str) -> Any:

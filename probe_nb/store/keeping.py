@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 
 from probe_nb.errors import RunFormatError
+from probe_nb.progress import progress
 from probe_nb.store import tensors
 from probe_nb.store.kept import Kept, find
 from probe_nb.store.listing import Listing
@@ -161,6 +162,11 @@ class Tensors:
         """Where they stay when the run is saved, None if they would be saved with it."""
         return self._stays
 
+    @property
+    def any(self) -> bool:
+        """Tell whether any tensor was to be kept, without reading files."""
+        return self._source is not None or bool(self._known)
+
     def known(self) -> list[Kept]:
         """Return every tensor that was to be kept, in the order in which they came."""
         if self._source is not None:
@@ -190,10 +196,13 @@ class Tensors:
                 f"The kept tensors belong into `{target}`, where another file is. Save the run "
                 "under another name."
             )
-        return Saving(
-            {"id": mark, "folder": None},
-            lambda: tensors.write(target, known, mark, lasting=True),
-        )
+
+        def write() -> None:
+            size = sum(each.bytes for each in known if each.data is not None)
+            with progress("Saving tensors", size, "B") as told:
+                tensors.write(target, known, mark, lasting=True, told=told)
+
+        return Saving({"id": mark, "folder": None}, write)
 
     def tensor(self, module: str | None, role: str, **where: Any) -> Any:
         """Return a tensor, as `Run.tensor` says."""

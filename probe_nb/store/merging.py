@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probe_nb.errors import ConfigError, RunFormatError
+from probe_nb.progress import along
 from probe_nb.store.about_many import joined_info
 from probe_nb.store.blocks import ALL, join, pick
 from probe_nb.store.calls import Calls
@@ -149,7 +150,8 @@ def _lay(lines: Sequence[Line], into: Columns) -> list[NDArray[np.int64]]:
     which = which[by]
     codes = [_codes(each.columns.tables, into.tables) for each in lines]
     orders = [np.flatnonzero(which == number) for number in range(len(lines))]
-    for start in range(0, len(by), _BLOCK):
+    starts = range(0, len(by), _BLOCK)
+    for start in along(starts, "Merging ranks", len(starts)):
         end = min(start + _BLOCK, len(by))
         found, places = [], []
         for line, code, order in zip(lines, codes, orders, strict=True):

@@ -6,8 +6,10 @@ Nothing is pickled. torch is imported where a tensor is made, and nowhere else.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
+import os
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -17,7 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from probe_nb import torchless
 from probe_nb.errors import RunFormatError
+from probe_nb.progress import Told, silent
 from probe_nb.store.blocks import whole
 from probe_nb.store.kept import KEPT, Kept, described
 
@@ -58,7 +62,8 @@ def bytes_of(kept: Kept) -> Bytes | None:
 
 def as_tensor(kept: Kept, data: Bytes) -> Tensor:
     """Make a tensor of bytes, with memory of its own."""
-    import torch
+    with torchless.needed():
+        import torch
 
     with torch._C.DisableTorchFunction():  # noqa: SLF001 - no default device of the user's
         dtype: Any = vars(torch).get(kept.dtype)  # `getattr` would import modules
@@ -71,8 +76,12 @@ def as_tensor(kept: Kept, data: Bytes) -> Tensor:
         return torch.from_numpy(np.array(data)).view(dtype).view(kept.shape)
 
 
-def write(path: Path, kept: Sequence[Kept], mark: str, *, lasting: bool) -> list[Stored | None]:
+def write(
+    path: Path, kept: Sequence[Kept], mark: str, *, lasting: bool, told: Told = silent
+) -> list[Stored | None]:
     """Write tensors, and what is known of those that are not kept, whole or not at all.
+
+    `told` hears how many bytes were written.
 
     Returns where each is then, None for one that is not kept.
 
@@ -106,6 +115,7 @@ def write(path: Path, kept: Sequence[Kept], mark: str, *, lasting: bool) -> list
         for data in found:
             if data is not None:
                 file.write(data.data)
+                told(data.nbytes)
     return stored
 
 
@@ -124,14 +134,28 @@ class Stored(NamedTuple):
             FileNotFoundError: Somebody removed the file.
             RunFormatError: It is damaged.
         """
-        import torch
-
-        with _opened(self.path) as file:
-            t = file.get_tensor(self.key)
-            data: Bytes = t.contiguous().view(-1).view(torch.uint8).numpy().copy()
+        with _damage(self.path), self.path.open("rb") as file:
+            changed = os.fstat(file.fileno()).st_mtime_ns
+            start, size = _places(self.path, changed).get(self.key, (0, -1))
+            file.seek(start)
+            data: Bytes = np.fromfile(file, np.uint8, self.bytes if size == self.bytes else 0)
         if data.nbytes != self.bytes or zlib.crc32(data.data) != self.crc:
             raise RunFormatError(f"Cannot read `{self.path}`: tensor {self.key} is damaged.")
         return data
+
+
+@functools.lru_cache(maxsize=8)
+def _places(path: Path, changed: int) -> dict[str, tuple[int, int]]:
+    """Return where each tensor of a file begins, and its bytes; the library gives no bytes."""
+    del changed  # a file that was written anew is read anew
+    with path.open("rb") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        if size > _HEADER:
+            raise ValueError("its header is too long")
+        header = json.loads(file.read(size))
+    header.pop("__metadata__", None)
+    spans = {key: each["data_offsets"] for key, each in header.items()}
+    return {key: (8 + size + start, end - start) for key, (start, end) in spans.items()}
 
 
 def read(path: Path) -> tuple[str, list[Kept]]:
@@ -188,12 +212,22 @@ def is_ours(path: Path) -> bool:
 def _opened(path: Path) -> Iterator[Any]:
     import safetensors
 
+    with _damage(path), safetensors.safe_open(path, framework="numpy") as file:
+        yield file
+
+
+@contextlib.contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """Say of an error in reading a file that the file is gone or damaged."""
+    import safetensors
+
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            yield file
+        yield
     except FileNotFoundError:
         raise FileNotFoundError(
             f"There is no file `{path}`, in which kept tensors should be."
         ) from None
-    except (OSError, safetensors.SafetensorError) as error:
+    except (OSError, LookupError, TypeError, ValueError, struct.error) as error:
+        raise RunFormatError(f"Cannot read `{path}`: it is damaged ({error}).") from error
+    except safetensors.SafetensorError as error:
         raise RunFormatError(f"Cannot read `{path}`: it is damaged ({error}).") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -19,6 +18,7 @@ from probe_nb.analysis.compare.judge import CLOSE, DIVERGED, NOT_COMPARABLE, SAM
 from probe_nb.analysis.compare.measures import MEASURES, Measured, equal_numbers, measured
 from probe_nb.analysis.compare.naming import Mapped, mapping_of
 from probe_nb.analysis.compare.shapes import Sums
+from probe_nb.progress import Told, silent
 from probe_nb.store.columns import Columns
 from probe_nb.store.keeping import Tensors
 from probe_nb.store.table import Arrays
@@ -27,7 +27,6 @@ from probe_nb.terms import COUNTS, STATISTICS
 Rows = NDArray[np.intp]
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-Told = Callable[[int, int], None]
 
 _NUMBERS: Final = ("numel", *STATISTICS, *COUNTS, "status")
 _MOVED: Final = 1e-3
@@ -38,6 +37,13 @@ _ROUNDED: Final = 4.0
 
 _FEW: Final = 3.0
 """Elements, and standard errors of their number, that may do so by chance."""
+
+
+WORK: Final = 100
+"""What there is to do, as `compared` tells it."""
+
+_ALIGNED, _COUNTED, _KEPT = 30, 20, 30
+"""The shares of laying calls side by side, of histograms, and of tensors, where there are any."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +126,7 @@ def compared(
     candidate: tuple[Columns, Tensors],
     options: Options,
     known: float = rounding.MEASURED,
-    told: Told = lambda _done, _all: None,
+    told: Told = silent,
 ) -> Compared:
     """Compare two runs.
 
@@ -129,7 +135,7 @@ def compared(
         candidate: The same of the run in question.
         options: What the user said.
         known: What mean, std and l2 are known to, relative.
-        told: Is told how many kept tensors of how many were compared.
+        told: Hears how much more of `WORK` was done.
     """
     mapping = mapping_of(options.mapping)
     factor, least = rounding.lowest(options.tolerance)
@@ -142,13 +148,17 @@ def compared(
     terms = np.maximum(Sums(one).terms()[pairs.baseline], Sums(other).terms()[pairs.candidate])
     found = measured(*data, unit, terms, factor, rounding.known_to(unit, known))
     reasons = Reasons(len(unit))
+    told(_ALIGNED)
     tables = one.columns.tables, other.columns.tables
     unclear = judge.exact(*data, tables, found, reasons)
     equal, distance = _of_histograms(one, other, pairs, data, found)
+    told(_COUNTED)
     sums = checksums(data, tables)
     unclear &= ~alone(data, sums)
     decide(data, tables, sums, distance, found=found, reasons=reasons)
-    kept = tensors.compared(one, other, pairs, baseline[1], candidate[1], told)
+    kept = tensors.compared(
+        one, other, pairs, baseline[1], candidate[1], lambda share: told(share * _KEPT)
+    )
     kept.put_into(found)
     found.equal = (equal | (sums == 1)) & (sums != 0) & kept.equal(len(unit))
     found.equal &= ~(found.apart[MEASURES.index("exact")] > 0)

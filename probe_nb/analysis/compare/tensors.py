@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, Final
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from probe_nb.analysis.compare.align import Pairs, Side
 from probe_nb.analysis.compare.measures import Measured
+from probe_nb.progress import Told
 from probe_nb.store.keeping import Tensors
 from probe_nb.store.kept import Kept
 from probe_nb.store.tensors import bytes_of
@@ -242,19 +242,18 @@ def compared(  # noqa: PLR0917
     pairs: Pairs,
     first: Tensors,
     second: Tensors,
-    told: Callable[[int, int], None],
+    told: Told,
 ) -> Metrics:
-    """Compare the tensors that both sides kept, one pair at a time."""
+    """Compare the tensors that both sides kept, one pair at a time; `told` hears of each share."""
     metrics = Metrics()
     both = _places(one, pairs.baseline, first), _places(other, pairs.candidate, second)
     common = sorted(both[0].keys() & both[1].keys())
-    for number, place in enumerate(common):
-        told(number, len(common))
+    for place in common:
+        told(1 / len(common))
         a, b = both[0][place], both[1][place]
         left, right = array_of(a), array_of(b)
         if left is not None and right is not None and left.size == right.size:
             metrics.of[place] = apart(left, right, coarser(a.dtype, b.dtype))
-    told(len(common), len(common))
     return metrics
 
 

@@ -361,16 +361,6 @@ def test_runs_begun_hours_apart_are_asked_about():
     assert merge(runs).info.notices == ["The runs were begun 3.0 hours apart: are they of one job?"]
 
 
-def test_a_bar_appears_where_reading_takes_long(tmp_path, monkeypatch, capsys):
-    for rank in (0, 1):
-        watched(rank).save(tmp_path / "job")
-    probe.load(tmp_path / "job")
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr("probe_nb.loading._DELAY", 0)
-    probe.load(tmp_path / "job")
-    assert "Reading ranks" in capsys.readouterr().err
-
-
 # -- what is the matter with it --------------------------------------------------------------------
 
 
