@@ -7,7 +7,6 @@ import struct
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from probe_nb.view import moments
 from probe_nb.view.frame import COLUMNS, FrameBuilder
@@ -153,7 +152,7 @@ def test_late_records_show_when_they_came():
 
 
 def test_what_was_moved_to_disk_is_read_too():
-    book, shown = grown(30, layers)
+    shown = grown(30, layers)[1]
     small = Book()
     small.columns.budget = 20_000
     for step in range(30):
