@@ -5,14 +5,12 @@
  * ended a report brings some, and the kernel is asked for the others.
  */
 import { COLUMNS, type ColumnName, type Frame, type History, type Moment } from "./types";
+import { NOT_KEPT } from "./words";
 
 export const NO_HISTORY: History = { moments: [], why: "" };
 
 /** Bytes that are kept of a run that goes on. */
 export const BUDGET = 32e6;
-
-/** A status of our own: what is shown of a row that the moments leave out. */
-export const NOT_KEPT = -1;
 
 /** The frames that were received, one for each step; where there are too many, evenly spread ones. */
 export class Received {

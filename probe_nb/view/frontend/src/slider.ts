@@ -34,9 +34,9 @@ export class Slider {
       { class: "steps", role: "group", "aria-label": "Steps" },
       h("div", { class: "line" }, this.line, this.bad),
       this.words,
+      this.follow,
       this.load,
       this.why,
-      this.follow,
     );
   }
 
@@ -67,7 +67,8 @@ export class Slider {
     setAttribute(this.line, "aria-valuetext", now);
     setAttribute(this.line, "title", few ? why : "drag, or press , and . anywhere in the table");
     setAttribute(this.line, "aria-describedby", why ? this.why.id : null);
-    setText(this.why, missing && few ? `of ${why}` : why);
+    const whole = moment === null ? "" : "the first line is of the whole run";
+    setText(this.why, missing && few ? `of ${why}` : [whole, why].filter(Boolean).join("; "));
     this.load.hidden = !missing || !few;
     this.follow.hidden = few;
     setText(this.follow, status.open ? "follow live" : "latest");

@@ -91,7 +91,7 @@ export class Table {
     emptyText: string,
   ): void {
     this.use(table);
-    const nonfinite = data.sites.rows.some((_, row) => data.bits(row) & (NAN | INF));
+    const nonfinite = data.latest.columns.badges.some((bits) => bits & (NAN | INF));
     // of the same rows columns only grow: they do not move to and fro while numbers change
     this.layout.fit(data, hidden, nonfinite, this.data?.sites === data.sites);
     this.data = data;

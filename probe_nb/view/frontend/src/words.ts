@@ -47,14 +47,17 @@ export const STATUSES: readonly (readonly [name: string, reason: string])[] = [
   ["has Inf", "the dump says that there are infinities, not how many"],
 ];
 const FAILED = 10;
+/** A code of our own: the history has other rows. */
+export const NOT_KEPT = -1;
 
 export function statusName(code: number): string {
-  return STATUSES[code]?.[0] ?? "no record";
+  return STATUSES[code]?.[0] ?? (code === NOT_KEPT ? "not kept" : "no record");
 }
 
 /** Why a value is absent; a row that never got a record has no status at all. */
 export function statusReason(code: number): string {
   if (Number.isNaN(code)) return "nothing recorded";
+  if (code === NOT_KEPT) return "earlier steps of this row are not here";
   return code === 0 ? "not computed" : (STATUSES[code]?.[1] ?? `status ${code}`);
 }
 

@@ -1,0 +1,169 @@
+import assert from "node:assert/strict";
+import { test } from "vitest";
+import { Asks } from "../src/asks";
+import { Data, Sites } from "../src/data";
+import { decodeFrame, decodeMoments } from "../src/decode";
+import { histogramOf } from "../src/histogram";
+import { bytesOf, Received, shown, widened } from "../src/history";
+import { Past } from "../src/past";
+import type { Frame, Model } from "../src/types";
+import { encode, site, status, type Row } from "./fake";
+
+function rows(number: number, mean: number, bad = -1): Row[] {
+  return Array.from({ length: number }, (_, order) => ({
+    site: site({ module: `m${order}` }),
+    values: { order, mean: mean + order, status: 0, first_bad_step: order === 1 ? bad : -1 },
+    spark: [1, 2],
+    histogram: [[order, mean + 1]],
+  }));
+}
+
+function frame(number: number, mean: number, bad = -1): Frame {
+  return decodeFrame(encode(rows(number, mean, bad), 2));
+}
+
+/** Moments in the wire format, written here independently of Python. */
+function encodeMoments(steps: number[], of: number[], frames: Uint8Array[]): Uint8Array {
+  const begin = 32 + 8 * steps.length + Math.ceil(of.length / 2) * 8;
+  const bytes = new Uint8Array(begin + frames.reduce((sum, each) => sum + each.byteLength, 0));
+  const view = new DataView(bytes.buffer);
+  [0x31424e50, 3, steps.length, of.length].forEach((value, at) => view.setUint32(4 * at, value, true));
+  steps.forEach((step, at) => view.setFloat64(32 + 8 * at, step, true));
+  of.forEach((row, at) => view.setUint32(32 + 8 * steps.length + 4 * at, row, true));
+  let at = begin;
+  for (const each of frames) {
+    bytes.set(each, at);
+    at += each.byteLength;
+  }
+  return bytes;
+}
+
+const steps = (received: Received): number[] => received.moments.map(({ step }) => step);
+
+test("one frame is kept of each step, the last one, in memory of its own", () => {
+  const received = new Received();
+  const bytes = encode(rows(3, 1), 2);
+  received.add(0, decodeFrame(bytes));
+  received.add(1, frame(3, 2));
+  received.add(1, frame(4, 3));
+  bytes.fill(0);
+  assert.deepEqual(steps(received), [0, 1]);
+  const [first, second] = received.moments;
+  assert.deepEqual([...(first?.frame.columns.mean ?? [])], [1, 2, 3]);
+  assert.deepEqual([...(second?.frame.columns.mean ?? [])], [3, 4, 5, 6]);
+  assert.equal(first?.frame.sparkLength, 0);
+  assert.notEqual(first?.frame.columns.mean.buffer, second?.frame.columns.mean.buffer);
+});
+
+test("a budget holds, steps stay evenly spread, and the turn to the bad and what is looked at stay", () => {
+  const size = bytesOf(frame(3, 0));
+  const received = new Received(20 * size);
+  for (let step = 0; step < 500; step++) {
+    if (step === 100) received.held = 99;
+    received.add(step, frame(3, step, step >= 57 ? 57 : -1));
+    const used = received.moments.reduce((sum, each) => sum + bytesOf(each.frame), 0);
+    assert.ok(used <= 20 * size);
+  }
+  const kept = steps(received);
+  assert.equal(kept.length, 20);
+  for (const step of [0, 56, 57, 99, 499]) assert.ok(kept.includes(step), `${step} in ${kept}`);
+  const gaps = kept.slice(1).map((step, at) => step - (kept[at] as number));
+  assert.ok(Math.max(...gaps) <= 4 * (500 / 20), `${gaps}`);
+});
+
+test("a run that is begun anew has no steps of the one before", () => {
+  const received = new Received();
+  for (const step of [7, 8, 0]) received.add(step, frame(1, step));
+  assert.deepEqual(steps(received), [0]);
+});
+
+test("moments of some rows say of the others that they were not kept", () => {
+  const data = encodeMoments([3, 7], [1, 4], [encode(rows(2, 10), 0), encode(rows(2, 20), 0)]);
+  const found = decodeMoments(data);
+  assert.deepEqual([...(found?.rows ?? [])], [1, 4]);
+  const [, last] = widened(found?.moments ?? [], found?.rows ?? new Uint32Array(0), 6);
+  assert.equal(last?.step, 7);
+  assert.deepEqual([...(last?.frame.columns.mean ?? [])], [NaN, 20, NaN, NaN, 21, NaN]);
+  assert.deepEqual([...(last?.frame.columns.status ?? [])], [-1, 0, -1, -1, 0, -1]);
+  const bins = [0, 1, 2, 3, 4, 5].map((row) => histogramOf(last?.frame as Frame, row).positive);
+  assert.deepEqual(bins, [[], [[-127, 21]], [], [], [[-126, 21]], []]);
+  const latest = frame(6, 0);
+  const all = Array.from({ length: 6 }, (_, at) => site({ module: `m${at}` }));
+  const then = new Data(new Sites(all), status(), shown(last as never, latest), { moments: [], why: "" }, 1, latest);
+  assert.deepEqual(then.badges(0).map(({ word }) => word), ["not kept"]);
+  assert.deepEqual(then.badges(1), []);
+  assert.deepEqual([...then.executed], [0, 1, 2, 3, 4, 5]);
+  assert.deepEqual([...then.spark(2)], [1, 2]);
+});
+
+test("damaged moments are refused with a reason", () => {
+  const data = encodeMoments([3], [0, 1], [encode(rows(2, 10), 0)]);
+  assert.throws(() => decodeMoments(data.subarray(0, data.length - 8)), /ends after/);
+  assert.throws(() => decodeMoments(encodeMoments([3], [0], [encode(rows(2, 10), 0)])), /rows of the others/);
+  assert.throws(() => decodeMoments(encode(rows(2, 10), 0)), /version 1, 3 expected/);
+  assert.equal(decodeMoments(undefined), null);
+  const { moments, rows: of } = decodeMoments(data) ?? { moments: [], rows: new Uint32Array(0) };
+  assert.throws(() => widened(moments, of, 1), /there are 1/);
+});
+
+/** A model that has what it is given, and remembers what it was asked. */
+function fake(state: Record<string, unknown>, answers = true): Model & { asked: unknown[] } {
+  const asked: unknown[] = [];
+  const model: Model = { get: (key) => state[key], on: () => {}, off: () => {} };
+  return Object.assign(model, answers ? { send: (message: unknown) => asked.push(message) } : {}, { asked });
+}
+
+test("nothing is asked while the run goes on, nor of a report", () => {
+  const model = fake({});
+  const asks = new Asks(model);
+  asks.update(status({ open: true }));
+  assert.equal(asks.ask({ ask: "history" }), false);
+  assert.match(asks.why, /while the run goes on/);
+  asks.update(status({ open: false }));
+  assert.equal(asks.ask({ ask: "picture", row: 3 }), true);
+  assert.deepEqual(model.asked, [{ ask: "picture", row: 3 }]);
+  const report = new Asks(fake({}, false));
+  assert.equal(report.ask({ ask: "history" }), false);
+  assert.match(report.why, /report/);
+});
+
+test("a finished run is asked once, a large one only where the reader wants it, a refusal is told", () => {
+  const state: Record<string, unknown> = {};
+  const model = fake(state);
+  const asks = new Asks(model);
+  const past = new Past(model, asks);
+  const large = status({ records: 5_000_000 });
+  past.update(large, frame(2, 0));
+  past.ask(large, false);
+  assert.deepEqual(model.asked, []);
+  assert.equal(past.history(large, 2).moments.length, 0);
+  past.ask(large, true);
+  past.ask(large, true);
+  assert.deepEqual(model.asked, [{ ask: "history" }]);
+  assert.match(past.history(large, 2).why, /asking/);
+  state.refused = '{"history":"OSError: gone"}';
+  assert.match(past.history(large, 2).why, /OSError: gone/);
+  state.history = encodeMoments([3, 7], [0, 1], [encode(rows(2, 10), 0), encode(rows(2, 20), 0)]);
+  past.update(large, frame(2, 0));
+  assert.deepEqual(past.history(large, 2).moments.map(({ step }) => step), [3, 7]);
+  assert.equal(past.history(large, 2).why, "");
+});
+
+test("where there are no steps it is said why", () => {
+  const said = (given: Parameters<typeof status>[0], state = {}, answers = true): string => {
+    const model = fake(state, answers);
+    const asks = new Asks(model);
+    const about = status(given);
+    asks.update(about);
+    const past = new Past(model, asks);
+    past.update(about, frame(2, 0));
+    return past.history(about, 2).why;
+  };
+  const comparison = { verdicts: [], measures: [], fed: null, fed_text: "", baseline: "", candidate: "", divergences: [] };
+  assert.match(said({ comparison }), /the two runs part/);
+  assert.match(said({ steps: 1 }), /one step only/);
+  assert.match(said({ steps: 9 }, {}, false), /run\.inspect\(\) has all/);
+  assert.match(said({ open: true, steps: 1 }), /as soon as there are two/);
+  const some = encodeMoments([3, 7], [1], [encode(rows(1, 10), 0), encode(rows(1, 20), 0)]);
+  assert.match(said({ steps: 9 }, { history: some }, false), /1 row, the worst; run\.inspect\(\) has all/);
+});
