@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from probe_nb import torchless
 from probe_nb.analysis import findings, missed
 from probe_nb.analysis.finding import Finding
 from probe_nb.analysis.origins import Origin, first_nonfinite
@@ -305,7 +306,8 @@ class Answers(Records):
         >>> run.replay("0", model).verdict
         'within'
         """
-        from probe_nb import replay
+        with torchless.needed():
+            from probe_nb import replay
 
         self.flush()
         where = {"step": step, "call": call, "micro_step": micro_step, "model": model}

@@ -8,6 +8,7 @@ else, so it is said what came before.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
 from collections.abc import Iterator
@@ -20,6 +21,21 @@ _REMEDY = (
     "torch_npu: source the set_env.sh of Ascend's CANN toolkit). Elsewhere set the environment "
     "variable TORCH_DEVICE_BACKEND_AUTOLOAD=0, or uninstall the extension. Then restart Python."
 )
+
+
+@contextlib.contextmanager
+def needed() -> Iterator[None]:
+    """Say of an import in here, where it fails because of torch, why and what to do.
+
+    Raises:
+        TorchError: torch cannot be imported.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not is_cause_of(error):
+            raise
+        raise explained(error) from error
 
 
 def is_cause_of(error: BaseException) -> bool:

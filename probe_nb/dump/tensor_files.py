@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from probe_nb import torchless
 from probe_nb.dump.folders import trouble
 from probe_nb.errors import RunFormatError
 
@@ -111,7 +112,8 @@ def _checked(path: Path, root: Path) -> None:
 
 def _guarded(path: Path, read: Callable[[], NDArray[Any]]) -> NDArray[Any]:
     """Read what a path holds, where no mode or default device of the user's is heard."""
-    import torch
+    with torchless.needed():
+        import torch
 
     try:
         with torch._C.DisableTorchFunction():  # noqa: SLF001

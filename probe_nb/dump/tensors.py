@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from probe_nb import torchless
 from probe_nb.dump.folders import TENSORS, folder_of
 from probe_nb.dump.keys import MODULE, Key, Part, Way, tensor_name
 from probe_nb.dump.tensor_files import TensorFile
@@ -57,7 +58,8 @@ def file_name(name: str) -> str:
 
 def write(folder: Path, name: str, kept: Kept, data: tensors.Bytes) -> TensorFile:
     """Write one tensor into a file, whole or not at all."""
-    import torch
+    with torchless.needed():
+        import torch
 
     folder.mkdir(parents=True, exist_ok=True)
     file = TensorFile(folder / name, folder, kept.dtype, kept.shape)
