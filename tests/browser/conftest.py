@@ -1,18 +1,20 @@
-"""Fixtures of the browser tests: servers that last for the session, and a browser for each test."""
+"""Fixtures of the browser tests: servers that last for the session, a browser for each module, a page for each test."""
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.browser.harness import Notebook, open_page, serve
+from tests.browser.harness import Notebook, new_page, open_browser, serve
+from tests.browser.mounting import mount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
     from tests.browser.harness import Server
 
@@ -59,15 +61,39 @@ def server(request: pytest.FixtureRequest) -> Server:
     return request.getfixturevalue(request.param)
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A browser that starts once per module."""
+    with open_browser() as browser:
+        yield browser
+
+
 @pytest.fixture
-def page(request: pytest.FixtureRequest) -> Iterator[Page]:
-    """A page in a fresh browser; `build/browser/` gets a screenshot of it if the test fails."""
-    with open_page() as page:
-        yield page
-        if request.node.stash.get(FAILED, False):
-            SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-            name = "".join(c if c.isalnum() else "_" for c in request.node.name)
-            page.screenshot(path=SCREENSHOTS / f"{name}.png")
+def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Page]:
+    """A page that shares nothing with others; `build/browser/` gets a screenshot of it if the test fails."""
+    page = new_page(browser)
+    yield page
+    if request.node.stash.get(FAILED, False):
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        name = "".join(c if c.isalnum() else "_" for c in request.node.name)
+        page.screenshot(path=SCREENSHOTS / f"{name}.png")
+    page.context.close()
+
+
+@pytest.fixture
+def mounted(page: Page, tmp_path: Path) -> Iterator[Callable[..., Page]]:
+    """Show widgets without Jupyter; errors of the page fail the test, and so does what it asks of a network."""
+    troubles: list[str] = []
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on("console", lambda said: troubles.append(said.text) if said.type == "error" else None)
+    page.on("request", lambda asked: troubles.append(asked.url) if remote(asked.url) else None)
+    yield functools.partial(mount, page, tmp_path)
+    assert troubles == []
+
+
+def remote(url: str) -> bool:
+    """Tell whether an address leaves the machine."""
+    return url.startswith(("http:", "https:", "ws:", "wss:"))
 
 
 @pytest.fixture

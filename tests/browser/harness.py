@@ -34,7 +34,7 @@ from tools.chromium import find_chromium
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Browser, Locator, Page
 
 App = Literal["lab", "notebook"]
 
@@ -110,11 +110,11 @@ def serve(app: App, folder: Path) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def open_page(*, dark: bool = False) -> Iterator[Page]:
-    """Start a browser of its own with one empty page.
+def open_browser() -> Iterator[Browser]:
+    """Start a browser.
 
-    Each test has its own, because Playwright keeps an event loop running in the thread: other tests that run in this
-    process meanwhile could not start theirs.
+    While it runs, Playwright keeps an event loop going in the thread, and others that run in this process could not
+    start theirs: it lasts for a module of tests, and not for the session.
     """
     executable = find_chromium()
     if executable is None:
@@ -124,12 +124,26 @@ def open_page(*, dark: bool = False) -> Iterator[Page]:
             executable_path=executable, headless=True, args=BROWSER_ARGUMENTS
         )
         try:
-            yield browser.new_page(
-                viewport={"width": 1400, "height": 1000},
-                color_scheme="dark" if dark else "light",
-            )
+            yield browser
         finally:
             browser.close()
+
+
+def new_page(browser: Browser, *, dark: bool = False, scripts: bool = True) -> Page:
+    """Open an empty page that shares nothing with the others of this browser."""
+    context = browser.new_context(
+        viewport={"width": 1400, "height": 1000},
+        color_scheme="dark" if dark else "light",
+        java_script_enabled=scripts,
+    )
+    return context.new_page()
+
+
+@contextlib.contextmanager
+def open_page(*, dark: bool = False) -> Iterator[Page]:
+    """Start a browser with one empty page."""
+    with open_browser() as browser:
+        yield new_page(browser, dark=dark)
 
 
 class Notebook:

@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 from torch import nn
 
 import probe_nb as probe
-from tests.browser.harness import open_page
+from tests.browser.harness import new_page
 
 
 class Block(nn.Module):
@@ -48,7 +48,7 @@ def report(tmp_path_factory):
 def shown(page, report):
     """The inspector over it."""
     page.goto(report[1].as_uri())
-    expect(page.get_by_role("grid")).to_be_visible()
+    expect(page.locator(".table")).to_be_visible()
     return page
 
 
@@ -68,7 +68,7 @@ def test_the_table_opens_where_the_runs_part(shown, report):
 
 
 def test_verdicts_filter_and_the_button_leads_back(shown, report):
-    grid = shown.get_by_role("grid")
+    grid = shown.locator(".table")
     alone = shown.get_by_role("button", name="candidate only")
     alone.click()
     expect(alone).to_have_attribute("aria-pressed", "true")
@@ -82,7 +82,7 @@ def test_verdicts_filter_and_the_button_leads_back(shown, report):
 
 
 def test_what_follows_is_folded_and_opens_by_keyboard(shown):
-    grid = shown.get_by_role("grid")
+    grid = shown.locator(".table")
     before = int(grid.get_attribute("aria-rowcount"))
     group = shown.locator("[role=row][aria-expanded]").filter(has_text="in 1.up")
     expect(group).to_contain_text("rows that follow from it")
@@ -125,14 +125,11 @@ def test_columns_can_be_hidden_and_made_wider(shown):
     assert head.get_attribute("aria-sort") == "none"
 
 
-def test_without_scripts_the_table_stays(report):
-    with open_page() as page:
-        context = page.context.browser.new_context(java_script_enabled=False)
-        plain = context.new_page()
-        plain.goto(report[1].as_uri())
-        expect(plain.locator("table").first).to_be_visible()
-        expect(plain.locator("tbody tr").first).to_contain_text("1.norm")
-        context.close()
+def test_without_scripts_the_table_stays(browser, report):
+    plain = new_page(browser, scripts=False)
+    plain.goto(report[1].as_uri())
+    expect(plain.locator("table").first).to_be_visible()
+    expect(plain.locator("tbody tr").first).to_contain_text("1.norm")
 
 
 LIVE = """

@@ -8,7 +8,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.harness import Notebook, serve
+from tests.browser.harness import Notebook
 
 SETUP = """
 import torch
@@ -28,14 +28,14 @@ COLOURS = """e => {
 READABLE = 400  # of 765: what text and background differ by
 
 
-@pytest.fixture(scope="module")
-def dark_lab(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("dark_lab")
-    settings = folder / ".jupyter" / "lab-settings" / "@jupyterlab" / "apputils-extension"
-    settings.mkdir(parents=True)
-    (settings / "themes.jupyterlab-settings").write_text(json.dumps({"theme": "JupyterLab Dark"}))
-    with serve("lab", folder) as server:
-        yield server
+@pytest.fixture
+def dark_lab(lab):
+    """JupyterLab, with its dark theme for the time of a test."""
+    folder = lab.folder / ".jupyter" / "lab-settings" / "@jupyterlab" / "apputils-extension"
+    theme = folder / "themes.jupyterlab-settings"
+    theme.write_text(json.dumps({"theme": "JupyterLab Dark"}))
+    yield lab
+    theme.unlink()
 
 
 def brightness(colour):

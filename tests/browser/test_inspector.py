@@ -11,7 +11,7 @@ import pytest
 from nbconvert import HTMLExporter
 from playwright.sync_api import expect
 
-from tests.browser.harness import Notebook, open_page
+from tests.browser.harness import Notebook, new_page
 
 SETUP = """
 import time, torch
@@ -41,15 +41,28 @@ with probe.watch(model) as run:
 """
 
 
+RAISES = """
+with probe.watch(model) as failed:
+    train(2)
+    raise ValueError("mine")
+"""
+SAYS = "failed.info.ended, len(failed) > 0"
+
+
 @pytest.fixture(scope="module")
-def saved(lab):
-    """A notebook whose last cell watched a NaN, as JupyterLab saved it."""
-    with open_page() as page:
-        notebook = Notebook(page, lab, [SETUP, WITH_NAN])
-        notebook.run_all()
-        expect(notebook.output(1).get_by_role("grid")).to_be_visible()
-        notebook.save()
+def watched(browser, lab):
+    """A notebook open in JupyterLab in which one cell watched a NaN and another one an exception."""
+    notebook = Notebook(new_page(browser), lab, [SETUP, WITH_NAN, RAISES, SAYS])
+    notebook.run_all()
+    expect(notebook.output(1).get_by_role("grid")).to_be_visible()
     return notebook
+
+
+@pytest.fixture(scope="module")
+def saved(watched):
+    """The same, as JupyterLab saved it."""
+    watched.save()
+    return watched
 
 
 @pytest.fixture(scope="module")
@@ -89,21 +102,17 @@ def test_the_inspector_moves_while_the_cell_runs_and_becomes_the_report(open_not
     expect(report).to_contain_text("no NaN or Inf")
 
 
-def test_the_first_line_names_the_nan_and_its_row_is_chosen(open_in_lab):
-    notebook = open_in_lab([SETUP, WITH_NAN])
-    notebook.run_all()
-    report = notebook.output(1)
+def test_the_first_line_names_the_nan_and_its_row_is_chosen(watched):
+    report = watched.output(1)
     expect(report.locator(".headline")).to_contain_text(BAD)
     chosen = report.locator("[role=row][aria-selected=true]")
     expect(chosen).to_contain_text("(root)")
     expect(chosen).to_contain_text("NaN")
 
 
-def test_rows_can_be_searched_filtered_and_walked_by_keyboard(open_in_lab):
-    notebook = open_in_lab([SETUP, WITH_NAN])
-    notebook.run_all()
-    report = notebook.output(1)
-    cells = notebook.page.locator(".jp-Notebook .jp-Cell").count()
+def test_rows_can_be_searched_filtered_and_walked_by_keyboard(watched):
+    report = watched.output(1)
+    cells = watched.page.locator(".jp-Notebook .jp-Cell").count()
     report.get_by_label("Role", exact=True).select_option("grad_input")
     expect(report.get_by_role("grid")).to_have_attribute("aria-rowcount", "3")  # relu, 2, head
     report.get_by_label("Role", exact=True).select_option(index=0)
@@ -114,22 +123,19 @@ def test_rows_can_be_searched_filtered_and_walked_by_keyboard(open_in_lab):
     grid = report.get_by_role("grid")
     grid.focus()
     before = report.locator("[role=row][aria-selected=true]").inner_text()
-    notebook.page.keyboard.press("ArrowDown")
+    watched.page.keyboard.press("ArrowDown")
     expect(report.locator("[role=row][aria-selected=true]")).not_to_have_text(before)
-    notebook.page.keyboard.press("d")
-    notebook.page.keyboard.press("d")  # in command mode this would delete the cell
-    assert notebook.page.locator(".jp-Notebook .jp-Cell").count() == cells
+    watched.page.keyboard.press("d")
+    watched.page.keyboard.press("d")  # in command mode this would delete the cell
+    assert watched.page.locator(".jp-Notebook .jp-Cell").count() == cells
 
 
-def test_an_exception_in_the_block_fails_the_cell_and_keeps_the_report(open_in_lab):
-    cell = "with probe.watch(model) as run:\n    train(2)\n    raise ValueError('mine')"
-    notebook = open_in_lab([SETUP, cell, "run.info.ended, len(run) > 0"])
-    notebook.run_all()
-    shown = notebook.cell(1)
+def test_an_exception_in_the_block_fails_the_cell_and_keeps_the_report(watched):
+    shown = watched.cell(2)
     expect(shown).to_contain_text("ValueError: mine")
     expect(shown.get_by_role("grid")).to_be_visible()
-    expect(notebook.output(2)).to_contain_text("ValueError at step 1: mine")
-    expect(notebook.output(2)).to_contain_text("True")
+    expect(watched.output(3)).to_contain_text("ValueError at step 1: mine")
+    expect(watched.output(3)).to_contain_text("True")
 
 
 def test_what_is_saved_needs_no_widget(saved):
@@ -143,12 +149,11 @@ def test_what_is_saved_needs_no_widget(saved):
     assert len(outputs[0].data["text/html"]) < 200_000
 
 
-def test_a_reopened_notebook_shows_the_inspector_without_running_anything(saved, page):
-    saved.page = page
-    saved.open()
-    expect(saved.output(1).get_by_role("grid")).to_be_visible()
-    expect(saved.output(1).locator(".headline")).to_contain_text(BAD)
-    assert saved.prompt(1) != "[*]:"
+def test_a_reopened_notebook_shows_the_inspector_without_running_anything(saved, page, lab):
+    again = Notebook(page, lab, saved.path, name=saved.path.name)
+    expect(again.output(1).get_by_role("grid")).to_be_visible()
+    expect(again.output(1).locator(".headline")).to_contain_text(BAD)
+    assert again.prompt(1) != "[*]:"
 
 
 def test_a_notebook_from_a_stranger_shows_the_plain_table(saved, page, lab):
@@ -163,29 +168,26 @@ def test_a_notebook_from_a_stranger_shows_the_plain_table(saved, page, lab):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_an_exported_page_works_offline_in_light_and_dark(exported, dark):
-    with open_page(dark=dark) as page:
-        page.context.set_offline(True)
-        page.goto(exported.as_uri())
-        grid = page.get_by_role("grid")
-        expect(grid).to_be_visible()
-        expect(page.locator(".headline")).to_contain_text(BAD)
-        colours = grid.evaluate(
-            "e => { let b = e; while (getComputedStyle(b).backgroundColor === 'rgba(0, 0, 0, 0)')"
-            " b = b.parentElement; return [getComputedStyle(e).color,"
-            " getComputedStyle(b).backgroundColor]; }"
-        )
-        text, background = (sum(map(float, re.findall(r"[\d.]+", c)[:3])) for c in colours)
-        assert abs(text - background) > 300  # of 765: readable on what it stands on
+def test_an_exported_page_works_offline_in_light_and_dark(browser, exported, dark):
+    page = new_page(browser, dark=dark)
+    page.context.set_offline(True)
+    page.goto(exported.as_uri())
+    grid = page.get_by_role("grid").first
+    expect(grid).to_be_visible()
+    expect(page.locator(".headline").first).to_contain_text(BAD)
+    colours = grid.evaluate(
+        "e => { let b = e; while (getComputedStyle(b).backgroundColor === 'rgba(0, 0, 0, 0)')"
+        " b = b.parentElement; return [getComputedStyle(e).color,"
+        " getComputedStyle(b).backgroundColor]; }"
+    )
+    text, background = (sum(map(float, re.findall(r"[\d.]+", c)[:3])) for c in colours)
+    assert abs(text - background) > 300  # of 765: readable on what it stands on
 
 
-def test_an_exported_page_without_scripts_shows_the_worst_row_first(exported):
-    with open_page() as page:
-        context = page.context.browser.new_context(java_script_enabled=False)
-        plain = context.new_page()
-        plain.goto(exported.as_uri())
-        expect(plain.get_by_text("NaN first appeared at step 2").first).to_be_visible()
-        rows = plain.locator("table").filter(has_text="NaN").locator("tbody tr")
-        expect(rows.first).to_contain_text("NaN")
-        expect(rows.first).to_contain_text("(root)")
-        context.close()
+def test_an_exported_page_without_scripts_shows_the_worst_row_first(browser, exported):
+    plain = new_page(browser, scripts=False)
+    plain.goto(exported.as_uri())
+    expect(plain.get_by_text("NaN first appeared at step 2").first).to_be_visible()
+    rows = plain.locator("table").filter(has_text="NaN").first.locator("tbody tr")
+    expect(rows.first).to_contain_text("NaN")
+    expect(rows.first).to_contain_text("(root)")

@@ -212,7 +212,7 @@ export class Table {
     row.site = site;
     row.version = this.version;
     const group = this.group(site);
-    const depth = this.list.depths[index];
+    const depth = this.list.groups.length ? this.list.depths[index] : undefined;
     row.group.hidden = !group;
     element.style.setProperty("--depth", String(depth ?? 0));
     setAttribute(element, "aria-level", depth === undefined ? null : String(depth + 1));
