@@ -264,7 +264,8 @@ class TestInspector:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             state = widget.get_state()
-            assert isinstance(state.pop("frame"), bytes)
+            for name in ("frame", "history", "picture"):
+                assert isinstance(state.pop(name), bytes)
             text = json_packer(state).decode()
         strict(text)
         assert "NaN" not in json.dumps(

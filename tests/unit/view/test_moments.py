@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
+import re
 import struct
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from probe_nb.view import moments
+from probe_nb.comparison import compare
+from probe_nb.view import moments, report
+from probe_nb.view.comparing import Comparing
 from probe_nb.view.frame import COLUMNS, FrameBuilder
 from tests.unit.view.make_runs import Book, hundred_layers
 from tests.unit.view.test_frame import decode, records
@@ -114,10 +120,12 @@ def test_whatever_is_recorded_moments_are_what_was_shown(script):
 
 @pytest.mark.parametrize(("most", "bad"), [(4, 50), (5, 1), (9, 0), (16, 57), (30, 118)])
 def test_few_moments_are_spread_evenly_and_have_the_first_bad_step_and_the_one_before(most, bad):
-    run = hundred_layers(steps=120, bad_step=bad)
-    builder = FrameBuilder(run.columns, run.info)
+    book = Book()
+    for step in range(120):
+        book.add("a", [1.0], step=step).add("b", [np.inf if step >= bad else 1.0], step=step)
+    builder = FrameBuilder(book.run().columns, book.info)
     builder.update()
-    found = moments.moments(builder, np.arange(3), most).steps.tolist()
+    found = moments.moments(builder, np.arange(2), most).steps.tolist()
     assert len(found) <= most
     assert {max(bad - 1, 0), bad, 119} <= set(found)
     if most > 4:
@@ -172,3 +180,93 @@ def test_a_run_of_nothing_has_no_moments():
     builder = FrameBuilder(book.columns, book.info)
     builder.update()
     assert read(moments.whole(builder)) == ([], [], [])
+
+
+class TestTheInspector:
+    def test_it_is_asked_once_and_sends_all_moments(self):
+        widget = hundred_layers(bad=50, steps=5).inspect()
+        assert widget.history == b""
+        ask(widget, {"ask": "history"})
+        steps, places, _ = read(widget.history)
+        assert (steps, places) == ([0, 1, 2, 3, 4], list(range(200)))
+        before = widget.history
+        ask(widget, {"ask": "history"})
+        assert widget.history is before
+        assert widget.refused == ""
+
+    @pytest.mark.parametrize(
+        "question", [{}, {"ask": "else"}, {"ask": ["history"]}, "history", None]
+    )
+    def test_what_it_does_not_know_it_does_not_answer(self, question):
+        widget = hundred_layers(steps=2).inspect()
+        ask(widget, question)
+        assert (widget.history, widget.refused) == (b"", "")
+
+    def test_a_fault_is_told_to_the_front_end_and_to_nobody_else(self, monkeypatch):
+        widget = hundred_layers(steps=2).inspect()
+        monkeypatch.setattr(moments, "whole", lambda _: 1 / 0)
+        ask(widget, {"ask": "history"})
+        assert json.loads(widget.refused) == {"history": "ZeroDivisionError: division by zero"}
+        assert widget.history == b""
+
+
+def ask(widget, question) -> None:
+    """Ask as a front end does: a message over the comm."""
+    widget._handle_msg(
+        {"content": {"data": {"method": "custom", "content": question}}, "buffers": []}
+    )
+
+
+def embedded(page: str) -> dict[str, bytes]:
+    """Return what a report carries for the front end, unpacked."""
+    found = re.findall(r'data-(state|frame|history)="([^"]+)"', page)
+    return {name: gzip.decompress(base64.b64decode(text)) for name, text in found}
+
+
+class TestTheReport:
+    def test_it_has_the_moments_of_all_rows_where_they_fit(self):
+        book, shown = grown(12, layers)
+        builder = FrameBuilder(book.columns, book.info)
+        builder.update()
+        page = report.fragment(builder)
+        parts = embedded(page)
+        steps, places, frames = read(parts["history"])
+        assert steps == list(range(12))
+        sites = json.loads(json.loads(parts["state"])["sites"])["rows"]
+        assert places == list(range(18)) == list(range(len(sites)))
+        for step, frame in zip(steps, frames, strict=True):
+            assert_same(frame, places, shown[step])
+
+    def test_a_large_one_stays_small_and_has_the_worst_rows(self):
+        book, random = Book(), np.random.default_rng(0)
+        for step in range(34):
+            for layer in range(500):
+                values = random.normal(size=64) * 10.0 ** random.integers(-9, 9)
+                if layer == 400 and step >= 31:
+                    values[:5] = np.nan
+                book.add(f"layers.{layer}", values, step=step)
+            book.flush()
+        run = book.run()
+        page = report.html_page(run)
+        assert len(page) < 200_000
+        parts = embedded(page)
+        steps, places, frames = read(parts["history"])
+        assert len(steps) <= 16
+        assert {30, 31, 33} <= set(steps)
+        sites = json.loads(json.loads(parts["state"])["sites"])["rows"]
+        assert 20 <= len(places) < len(sites) < 500
+        culprit = next(at for at, row in enumerate(places) if sites[row]["module"] == "layers.400")
+        frame = run.df.query("module == 'layers.400'").set_index("step")
+        for step, moment in zip(steps, frames, strict=True):
+            assert moment["mean"][culprit] == frame["mean"][step]
+            assert moment["nan_count"][culprit] == (5 if step >= 31 else 0)
+            assert moment["first_bad_step"][culprit] == (31 if step >= 31 else -1)
+
+    def test_one_step_a_comparison_and_what_is_long_to_read_have_none(self, monkeypatch):
+        one, two = hundred_layers(steps=1), hundred_layers(steps=2)
+        assert "history" not in embedded(report.bundle(one)["text/html"])
+        assert "history" in embedded(report.bundle(two)["text/html"])
+        comparing = Comparing(compare(two, hundred_layers(steps=2, bad=7)))
+        assert "history" not in embedded(report.compared(comparing)["text/html"])
+        monkeypatch.setattr(report, "QUICK", 399)
+        assert "history" not in embedded(report.bundle(two)["text/html"])
