@@ -36,11 +36,13 @@ export function count(n: number): string {
   return String(Math.round(n)).replace(/\B(?=(\d{3})+$)/g, ",");
 }
 
-/** Write a large count in few characters: 4.19M. */
+/** Write a large count in few characters, never rounded up: 4.19M. */
 export function compact(n: number): string {
   if (!(n >= 1e6)) return count(n);
   const [unit, name] = n >= 1e12 ? [1e12, "T"] : n >= 1e9 ? [1e9, "G"] : [1e6, "M"];
-  return `${(Math.floor((n / unit) * 100) / 100).toPrecision(3)}${name}`;
+  const size = n / unit;
+  const decimals = size >= 100 ? 0 : size >= 10 ? 1 : 2;
+  return `${(Math.floor(size * 10 ** decimals) / 10 ** decimals).toFixed(decimals)}${name}`;
 }
 
 /** Write a share in percent; only exactly none is 0 and only exactly all is 100. */

@@ -124,6 +124,8 @@ test("the tree folds by path, opens where asked, and counts what is inside", () 
   const open = treeOf(all, ROWS, new Set(ancestors(all, 3)));
   assert.deepEqual(open.groups.map(({ name }) => name), ["a", "net", "b", "c", "x", "y", "d", "e"]);
   assert.deepEqual(open.rows, [-1, -2, -3, -4, 2, -5, 3, -6, -7, -8]);
+  assert.deepEqual(open.depths, [0, 0, 1, 1, 2, 2, 3, 2, 1, 0]);
+  assert.equal(open.tree, true);
 });
 
 test("a module that only holds another one is no step of its own in the tree", () => {

@@ -1,9 +1,11 @@
 import assert from "node:assert/strict";
 import { test } from "vitest";
-import { TABLE } from "../src/columns";
+import { arranged } from "../src/cells";
+import { COMPARED, TABLE } from "../src/columns";
 import { compare, Data, Sites, visibleRows, type Choice } from "../src/data";
 import { decodeFrame } from "../src/decode";
 import { encode, site, status, type Row } from "./fake";
+import { marksOf } from "../src/tree";
 import { badgesOf, severity } from "../src/words";
 
 function row(module: string, role: string, values: Row["values"]): Row {
@@ -113,4 +115,27 @@ test("what an optimizer sees again of a parameter is told from what came before"
   );
   const told = new Data(new Sites(rows.map((each) => each.site)), status({}), decodeFrame(encode(rows, 0)));
   assert.deepEqual(rows.map((_, row) => told.role(row)), ["param", "update", "param (optimizer)", "update"]);
+});
+
+test("what is inside a module is counted gravest first, and what is only inherited is quiet", () => {
+  const marks = marksOf(data(), [0, 1, 2, 3, 4, 5]);
+  assert.deepEqual(marks.map(({ word, count, tone }) => [word, count, tone]), [
+    ["NaN", 2, "bad"],
+    ["overflow risk", 1, "warn"],
+    ["dead", 1, "warn"],
+  ]);
+  assert.deepEqual(marksOf(data(), [0]).map(({ tone }) => tone), ["mute"]);
+  assert.deepEqual(marksOf(data(), [2, 5]), []);
+});
+
+test("columns stand by what is read first: counts of NaN where there are any, the judgement where there is no room", () => {
+  const names = (...given: [nonfinite: boolean, narrow: boolean]): string[] => arranged(TABLE, ...given).map((at) => TABLE[at]?.key ?? "");
+  assert.deepEqual(names(false, false), TABLE.map(({ key }) => key));
+  assert.deepEqual(names(true, false).slice(0, 6), ["module", "role", "health", "values", "nan", "inf"]);
+  assert.deepEqual(names(true, true).slice(0, 5), ["module", "health", "role", "values", "nan"]);
+  assert.deepEqual(arranged(COMPARED, true, true).slice(0, 3).map((at) => COMPARED[at]?.key), ["module", "verdict", "role"]);
+});
+
+test("no column has the name of another one", () => {
+  for (const table of [TABLE, COMPARED]) assert.equal(new Set(table.map(({ key }) => key)).size, table.length);
 });

@@ -41,6 +41,50 @@ test("nothing but 0 is written as 0, and three digits are right", () => {
   }
 });
 
+test("a float of any size keeps its sign and its size in every column", () => {
+  const next = random(11);
+  const words = new DataView(new ArrayBuffer(8));
+  for (let k = 0; k < 20000; k++) {
+    words.setUint32(0, next() * 2 ** 32);
+    words.setUint32(4, next() * 2 ** 32);
+    const value = words.getFloat64(0); // every exponent is as likely: subnormal numbers and 1e300 as well
+    if (!Number.isFinite(value) || value === 0) continue;
+    for (const [text, digits] of [[number(value), 3], [number(value, 2), 2], [exact(value), 7]] as const) {
+      const back = Number(text);
+      assert.ok(back !== 0 && Number.isFinite(back) && Math.sign(back) === Math.sign(value), `${value} became ${text}`);
+      assert.ok(Math.abs(back / value - 1) <= 0.5001 * 10 ** (1 - digits), `${value} became ${text}`);
+      assert.ok(text.length <= 14, text);
+    }
+  }
+});
+
+test("larger numbers are never written as smaller ones", () => {
+  // whole numbers below a million are written in full, so they may stand between two rounded ones
+  for (const start of [0.0009, 0.0095, 0.95, 9.9, 99.4, 995, 9990, 99900, 999000]) {
+    let before = -Infinity;
+    for (let k = 0; k < 400; k++) {
+      const now = Number(number(start * (1 + k / 3000) + 1e-9 * start));
+      assert.ok(now >= before, `${start} ${k}`);
+      before = now;
+    }
+  }
+});
+
+test("a share is never rounded to none or to all, and a large count never up", () => {
+  const next = random(3);
+  for (let k = 0; k < 5000; k++) {
+    const whole = 2 + Math.floor(next() * 2 ** Math.floor(40 * next()));
+    const part = 1 + Math.floor(next() * (whole - 1));
+    const text = percent(part, whole);
+    assert.notEqual(Number(text), 0, `${part} of ${whole}`);
+    assert.equal(Number(text) === 100, part >= whole, `${part} of ${whole} became ${text}`);
+    const shown = compact(part);
+    const unit = { M: 1e6, G: 1e9, T: 1e12 }[shown.slice(-1)];
+    if (unit) assert.ok(parseFloat(shown) * unit <= part * (1 + 1e-12) && parseFloat(shown) * unit > 0.98 * part, shown);
+    else assert.equal(shown.replaceAll(",", ""), String(part));
+  }
+});
+
 test("counts are exact, and absent ones say so", () => {
   assert.equal(count(4194304), "4,194,304");
   assert.equal(count(999), "999");
@@ -50,6 +94,8 @@ test("counts are exact, and absent ones say so", () => {
   assert.equal(compact(999999), "999,999");
   assert.equal(compact(4194304), "4.19M");
   assert.equal(compact(1.5e10), "15.0G");
+  assert.equal(compact(99999999), "99.9M");
+  assert.equal(compact(999999999999), "999G");
 });
 
 test("a share is 0 only for none and 100 only for all", () => {
