@@ -178,6 +178,11 @@ def _words(sizes: Sequence[int]) -> str:
 # -- of a row of the inspector -------------------------------------------------------------------
 
 
+def name(of: Kept | Site) -> tuple[str, ...]:
+    """Return what a site and the tensors that are kept of it have in common."""
+    return (of.model, of.module, of.api, of.direction, of.role, of.leaf)
+
+
 def of_site(
     known: Sequence[Kept], site: Site, step: int | None = None, call: tuple[int, int] = (-1, -1)
 ) -> Picture:
@@ -189,10 +194,9 @@ def of_site(
     Raises:
         Undrawn: There is none.
     """
-    names = ("model", "module", "api", "direction", "role", "leaf")
-    wanted = [k for k in known if all(getattr(k, n) == getattr(site, n) for n in names)]
+    wanted = [each for each in known if name(each) == name(site)]
     if not wanted:
-        raise Undrawn("`keep=` did not ask for this tensor.")
+        raise Undrawn("keep= did not ask for this tensor.")
     there = [each for each in wanted if each.data is not None]
     if not there:
         raise Undrawn(f"The tensor is {wanted[-1].status}.")

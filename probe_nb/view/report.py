@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probe_nb.terms import printable
-from probe_nb.view import BUNDLE, compare, html, moments, text
+from probe_nb.view import BUNDLE, compare, html, moments, picture, text
 from probe_nb.view.frame import FrameBuilder, reading, title
 from probe_nb.view.rows import worst_first
 from probe_nb.view.structure import structure_alone
@@ -196,11 +196,17 @@ def _drawn(source: FrameBuilder | Comparing, rows: Rows) -> bytes:
     """Return pictures of what was kept of the module that the headline names."""
     if not isinstance(source, FrameBuilder) or source.tensors is None or not source.tensors.any:
         return b""
-    culprit, module = source.verdict().site, source.tally.module
+    culprit, sites = source.verdict().site, source.tally.columns.tables.sites.values
     if culprit is None:
         return b""
-    near = [place for place, row in enumerate(rows) if module[row] == module[culprit]]
-    first = sorted(near, key=lambda place: rows[place] != culprit)[:_PICTURES]
+    there = {picture.name(each) for each in source.tensors.known() if each.data is not None}
+    module = source.tally.module
+    drawn = [
+        place
+        for place, row in enumerate(rows)
+        if (module[row] == module[culprit] and picture.name(sites[row]) in there) or row == culprit
+    ]
+    first = sorted(drawn, key=lambda place: rows[place] != culprit)[:_PICTURES]
     return b"".join(source.picture(int(rows[place]), shown=place) for place in first)
 
 

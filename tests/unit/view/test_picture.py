@@ -220,7 +220,7 @@ def test_a_row_has_the_tensor_of_the_step_that_it_shows():
 
 def test_a_row_whose_tensor_was_not_asked_for_says_so():
     about, values = pictures(watched(keep="*"))["", "output"]
-    assert about["why"] == "`keep=` did not ask for this tensor."
+    assert about["why"] == "keep= did not ask for this tensor."
     assert values.size == 0
 
 
