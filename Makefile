@@ -21,7 +21,7 @@ SETTINGS := pyproject.toml constraints.txt hatch_build.py
 FRONTEND := $(shell find probe_nb/view/frontend -name node_modules -prune -o -type f -print 2>/dev/null)
 
 .NOTPARALLEL:
-.PHONY: help demo test test-npu-wheel lint frontend-test chromium msprobe wheel bench faults divergences zoo clean dev
+.PHONY: help demo test test-npu-wheel lint frontend-test chromium msprobe docs wheel bench faults divergences zoo clean dev
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,11 @@ lint: dev ## ruff, formatting, mypy, import layers
 
 frontend-test: dev ## the inspector's own types and tests
 	$(BIN)/python hatch_build.py test
+
+docs: dev ## the documentation as a site in build/docs; a warning is an error
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet \
+	    -c docs/site -d build/docs-read . build/docs
+	@echo "build/docs/index.html"
 
 wheel: dev ## build dist/*.whl and dist/*.tar.gz, bundle included
 	rm -rf dist

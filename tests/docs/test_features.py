@@ -9,9 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import probe_nb
-from probe_nb.magics.extension import ProbeMagics
 from probe_nb.reasons import REMEDIES
-from probe_nb.store.table import COLUMNS
 from probe_nb.terms import COUNTS, MODULE_ROLES, STATISTICS, STATUSES
 
 ROOT = Path(__file__).parents[2]
@@ -56,20 +54,9 @@ def test_every_delivered_feature_names_a_test():
     assert [section.split("\n")[0] for section in sections if not TEST.search(section)] == []
 
 
-def test_the_options_of_the_magics_are_those_of_the_parser():
-    rows = set(
-        re.findall(r"^\| `(.+?)` \| ?(.*?) ?\| (.+?) \|$", read("docs/magics.md"), re.MULTILINE)
-    )
-    for action in ProbeMagics.probe_start.parser._actions:
-        word = action.option_strings[0] if action.option_strings else ""
-        takes = "EXPR ..." if action.nargs == "*" else action.metavar or ""
-        default = str(action.default) if type(action.default) is int else ""
-        assert (f"{word} {takes}".strip(), default, action.help) in rows
-
-
-def test_every_column_status_and_role_is_explained():
+def test_every_number_status_and_role_is_explained():
     statistics, glossary = read("docs/statistics.md"), read("docs/glossary.md")
-    for word in {*COLUMNS, *STATISTICS, *COUNTS, *STATUSES}:
+    for word in {*STATISTICS, *COUNTS, *STATUSES}:
         assert re.search(rf"^\|[^|]*`{word}`", statistics, re.MULTILINE), word
     for word in MODULE_ROLES:
         assert f"| `{word}` |" in glossary
