@@ -81,6 +81,11 @@ class Columns:
         """Number of records that are in files; they are the oldest ones."""
         return max((each.end for each in self._held() if isinstance(each, Part)), default=0)
 
+    @property
+    def memory(self) -> int:
+        """Bytes that the records take in memory."""
+        return sum(each.bytes for each in self._held() if isinstance(each, Block))
+
     # -- writing --------------------------------------------------------------------------------
 
     def append(self, block: Arrays) -> None:

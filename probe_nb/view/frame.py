@@ -20,6 +20,7 @@ from probe_nb.analysis.missed import missed, missed_of
 from probe_nb.analysis.tally import Tally, cut
 from probe_nb.analysis.verdict import Judge, Verdict
 from probe_nb.analysis.words import is_optimizer, module, optimizer
+from probe_nb.grammar import spelled
 from probe_nb.store.columns import Columns
 from probe_nb.terms import RunInfo, Site
 from probe_nb.view import picture, wire
@@ -176,6 +177,7 @@ class FrameBuilder:
             "steps": len(tally.steps),
             "records": tally.records,
             "modules": len(tally.listed),
+            "facts": self._facts(),
             "missed_text": missed_of(tally, info),
             # before the first forward nothing has been missed yet
             "unobserved": _unobserved(info) if tally.rows or info.ended != "open" else [],
@@ -188,6 +190,17 @@ class FrameBuilder:
             "dtype_limits": {name: list(limits) for name, limits in LIMITS.items()},
         }
         return compact(status)
+
+    def _facts(self) -> dict[str, Any]:
+        """Return where the tensors were, what they were made of, and what the records take."""
+        columns = self.tally.columns
+        return {
+            "rows": self.tally.sites,
+            "devices": list(self.info.devices),
+            "dtypes": list(columns.tables.dtypes.values),
+            "memory": spelled(columns.memory),
+            "spilled": columns.spilled,
+        }
 
     # -- frame -----------------------------------------------------------------------------------
 

@@ -238,6 +238,9 @@ def test_the_status_says_what_the_front_end_needs():
     assert status["stat_names"] == list(COLUMNS)
     assert status["dtype_limits"]["float16"] == [-24, 15, 65504.0]
     assert status["truncated"] is None
+    held = sum(column.nbytes for column in run.columns.arrays().values())
+    made = {"rows": 1, "devices": ["cpu"], "dtypes": ["float32"], "spilled": 0}
+    assert status["facts"] == {**made, "memory": f"{held} bytes"}
 
 
 def test_hostile_names_survive_json():

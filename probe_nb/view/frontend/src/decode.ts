@@ -201,6 +201,7 @@ export function parseStatus(value: unknown): Status {
     steps: given.steps ?? 0,
     records: given.records ?? 0,
     modules: given.modules ?? 0,
+    facts: given.facts ?? null,
     missed_text: text(given.missed_text),
     unobserved: given.unobserved ?? [],
     notices: given.notices ?? [],

@@ -1,7 +1,7 @@
 /** The first thing to read: the worst finding in one sentence, and under it how far the run has come. */
 import { h, setAttribute, setText } from "./dom";
-import { count, plural } from "./format";
-import type { Kind, Status } from "./types";
+import { count, plural, shortDtype } from "./format";
+import type { Facts, Kind, Status } from "./types";
 
 const GLYPHS: Record<Kind, string> = { bad: "✕", warn: "!", ok: "✓", empty: "○" };
 const ENDINGS: Record<string, string> = {
@@ -9,6 +9,9 @@ const ENDINGS: Record<string, string> = {
   stopped: "stopped",
   restarted: "closed by a later start on the same model",
 };
+
+const NOT_MEASURED =
+  "Memory of the records. How much longer a step takes is not measured here: probe.self_check() measures it.";
 
 export class HeadlineView {
   readonly element: HTMLElement;
@@ -18,6 +21,7 @@ export class HeadlineView {
   private readonly detail = h("div", { class: "detail-line" });
   private readonly state = h("span", { class: "state" });
   private readonly facts = h("span", {});
+  private readonly cost = h("span", { title: NOT_MEASURED });
   private readonly fed = h("div", { class: "fed", hidden: true });
   private readonly notices = h("ul", { class: "notices" });
 
@@ -28,7 +32,7 @@ export class HeadlineView {
       { class: "top" },
       h("div", { role: "status", "aria-live": "polite" }, this.button, this.detail),
       this.fed,
-      h("div", { class: "facts" }, this.state, this.facts),
+      h("div", { class: "facts" }, this.state, this.facts, this.cost),
       this.notices,
     );
   }
@@ -69,12 +73,15 @@ export class HeadlineView {
     const facts = [
       status.open && status.step !== null ? `step ${count(status.step)}` : plural(status.steps, "step"),
       plural(status.modules, "module"),
+      ...(status.facts ? [plural(status.facts.rows, "row")] : []),
       plural(status.records, "record"),
       ...(status.comparison
         ? [`baseline: ${status.comparison.baseline}`, `candidate: ${status.comparison.candidate}`]
         : [status.title]),
+      ...(status.facts ? made(status.facts) : []),
     ];
     setText(this.facts, facts.filter(Boolean).join(" · "));
+    setText(this.cost, status.facts ? ` · ${cost(status.facts)}` : "");
   }
 
   private showNotices({ notices, truncated, unobserved, missed_text }: Status): void {
@@ -87,6 +94,18 @@ export class HeadlineView {
     this.notices.replaceChildren(...items);
     this.notices.hidden = items.length === 0;
   }
+}
+
+/** Devices and dtypes; of many the first ones. */
+function made({ devices, dtypes }: Facts): string[] {
+  const first = (names: string[], most: number): string =>
+    names.slice(0, most).join(", ") + (names.length > most ? ` and ${names.length - most} more` : "");
+  return [first(devices, 2), first(dtypes.map(shortDtype), 3)];
+}
+
+/** What is known of the cost; how much longer a step takes is not known without a step that is not watched. */
+function cost({ memory, spilled }: Facts): string {
+  return `watching takes ${memory}${spilled ? `, ${plural(spilled, "record")} on disk` : ""}`;
 }
 
 function ending(ended: string): string {

@@ -61,6 +61,7 @@ export interface Status {
   steps: number;
   records: number;
   modules: number;
+  facts: Facts | null;
   /** How many modules were not seen, of how many, and why; empty if none. */
   missed_text: string;
   unobserved: { module: string; reason: string }[];
@@ -73,6 +74,17 @@ export interface Status {
   keeps: boolean;
   dtype_limits: Record<string, Limits>;
   comparison: Comparison | null;
+}
+
+/** What a run is about, and what its records take. */
+export interface Facts {
+  rows: number;
+  devices: string[];
+  dtypes: string[];
+  /** With its unit. */
+  memory: string;
+  /** Records that are on disk. */
+  spilled: number;
 }
 
 /** What was found of two runs. */

@@ -33,6 +33,7 @@ export function status(given: Partial<Status> = {}): Status {
     steps: 60,
     records: 100,
     modules: 9,
+    facts: null,
     missed_text: "",
     unobserved: [],
     notices: [],
