@@ -45,6 +45,8 @@ export class HeatView {
     const columns = columnsOf(data, row);
     const few = columns.length < 2;
     this.canvas.hidden = few;
+    // two runs are shown at the step in which they part, and at no other
+    this.element.hidden = few && data.status.comparison !== null;
     setText(this.legend, "");
     if (few) {
       this.heat = null;

@@ -53,12 +53,12 @@ export function decodePictures(value: unknown): Picture[] {
   return found;
 }
 
-/** The largest finite magnitude: where the colours end. */
+/** The largest finite magnitude: where the colours end. NaN where no cell is finite. */
 export function reach(cells: ArrayLike<number>): number {
-  let most = 0;
+  let most = NaN;
   for (let at = 0; at < cells.length; at++) {
     const size = Math.abs(cells[at] as number);
-    if (size > most && size < Infinity) most = size;
+    if (size < Infinity && !(size <= most)) most = size;
   }
   return most;
 }
@@ -72,7 +72,7 @@ export function signOfCell(value: number): "" | "NaN" | "+Inf" | "-Inf" {
 /** What is drawn, in words: of which step, which part, how pooled. */
 export function describePicture({ about }: Picture): string {
   const { nan = 0, posinf = 0, neginf = 0 } = about;
-  const some = [[nan, "NaN"], [posinf, "+Inf"], [neginf, "-Inf"]] as const;
+  const some = [[nan, "NaN (✕)"], [posinf, "+Inf (+)"], [neginf, "-Inf (−)"]] as const;
   const bad = some.filter(([n]) => n > 0).map(([n, name]) => `${count(n)} ${name}`);
   const parts = [
     `step ${about.step}${about.call ? `, call ${about.call}` : ""}`,
@@ -86,6 +86,7 @@ export function describePicture({ about }: Picture): string {
 
 /** The scale in words. */
 export function describeReach(most: number): string {
+  if (Number.isNaN(most)) return "no cell is finite";
   return most > 0 ? `colours from ${number(-most)} to ${number(most)}, 0 in the middle` : "every finite cell is 0";
 }
 

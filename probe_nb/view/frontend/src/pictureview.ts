@@ -30,7 +30,7 @@ export class PictureView {
     if (this.element.hidden) return;
     const found = this.pictures.of(row, data.value("step", row));
     this.picture = typeof found === "string" ? null : found;
-    this.canvas.hidden = this.picture === null;
+    this.canvas.hidden = this.words.hidden = this.picture === null;
     this.element.classList.toggle("grey", this.picture === null);
     setText(this.about, typeof found === "string" ? found : describePicture(found));
     if (this.picture) {

@@ -5,7 +5,7 @@ export type Colour = readonly [red: number, green: number, blue: number];
 /** From least to most; every shade stands out from the page, and lightness alone tells the order. */
 const SHARES: Record<Theme, readonly Colour[]> = {
   light: [[217, 232, 243], [140, 190, 222], [51, 141, 194], [0, 94, 150], [0, 44, 77]],
-  dark: [[28, 52, 69], [34, 92, 130], [56, 140, 190], [118, 192, 236], [222, 241, 255]],
+  dark: [[28, 52, 69], [34, 92, 130], [56, 140, 190], [118, 192, 236], [205, 234, 253]],
 };
 
 /** Purple below zero, green above it, grey where nothing is: the colours of the plots. */

@@ -7,6 +7,7 @@ import { along, describe, layLine, nearest, said, scaleOf, written, type Box, ty
 
 const HEIGHT = 62;
 const AXIS = 13;
+/** Where the signs of what is not finite stand, if anything is not. */
 const TOP = 13;
 /** Signs closer to each other than this become one. */
 const SIGN = 9;
@@ -48,7 +49,7 @@ export class TrendView {
     const scale = scaleOf(all.map(({ value }) => value));
     const steps = all.map(({ step }) => step);
     const [first, last] = [Math.min(...steps), Math.max(...steps)];
-    const box: Box = { left: GUTTER + 4, right: width - 5, top: TOP + 3, bottom: HEIGHT - 4 };
+    const box: Box = { left: GUTTER + 4, right: width - 5, top: all.some(({ bad }) => bad) ? TOP + 3 : 6, bottom: HEIGHT - 4 };
     const x = along(first, last, box);
     this.line = layLine(now, x, scale, box);
     this.other = before.length ? layLine(before, x, scale, box) : null;
