@@ -1,24 +1,32 @@
-"""What the inspector costs the browser: `python -m benchmarks.inspector`, medians of a few rounds.
+"""What the inspector costs: `python -m benchmarks.inspector`, medians of a few rounds.
 
-A page mounts the bundle on made-up frames, as a saved report does. Shown first: from mounting to
-the second frame drawn. Live: what one update takes of the browser, and the longest task in it.
-Scrolling: the longest time between two frames on the way through the whole table. Chromium without
-a graphics card paints in software, so these are upper ends.
+In the browser a page mounts the bundle on made-up frames, as a saved report does. Shown first: from
+mounting to the second frame drawn. Live: what one update takes from the message to the second frame
+drawn, and the longest task in it. Scrolling: the longest time between two frames on the way through
+the whole table. Chromium without a graphics card paints in software, so these are upper ends.
+
+In the kernel: what one update takes of the cell that trains (`benchmarks.in_kernel`). `--write`
+keeps the page in `results/inspector.md`; measure on a machine that does nothing else.
 """
 
 from __future__ import annotations
 
+import argparse
 import base64
 import contextlib
 import gzip
 import json
 import statistics
 import tempfile
+from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from benchmarks import in_kernel
+from benchmarks.report import machine
 from probe_nb.view import BUNDLE, wire
 from tests.browser.harness import open_page
 
@@ -30,6 +38,14 @@ STEPS: Final = 64
 SIZES: Final = (200, 2_000, 20_000)
 BARS: Final = {200: 500, 2_000: 500, 20_000: 1500}
 """Milliseconds till a table of so many rows is shown."""
+
+SMOOTH: Final = 50
+"""Milliseconds that no task and no frame should take: more is felt."""
+
+KERNEL_BAR: Final = 2
+"""Milliseconds that an update of 2,000 rows may take of the cell that trains."""
+
+RESULT: Final = Path(__file__).parent / "results" / "inspector.md"
 
 _PAGE: Final = """<!doctype html><meta charset=utf-8><style>body {{ margin: 0 }}</style><body>
 <script type=module>
@@ -80,22 +96,71 @@ window.bench = {{ first, mounting, update, scroll }};
 </script>"""
 
 
-def main() -> None:
-    """Measure, and print one table."""
-    print(f"bundle: {len(gzip.compress(BUNDLE.read_bytes())) / 1000:.1f} kB gzipped (bar 60)\n")
-    print("| rows | shown first, ms (bar) | live update, ms | longest task, ms | longest frame |")
-    print("|---|---|---|---|---|")
-    for rows in SIZES:
-        print(_line(rows))
+def main(words: list[str] | None = None) -> None:
+    """Measure, and print one page; `--write` keeps it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.inspector")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds of each row")
+    parser.add_argument("--write", action="store_true", help="keep the page in results/")
+    given = parser.parse_args(words)
+    text = _measured(given.rounds)
+    print(text)
+    if given.write:
+        RESULT.write_text(text, "utf-8")
 
 
-def _line(rows: int) -> str:
+def _measured(rounds: int) -> str:
+    lines = [
+        "# What the inspector costs",
+        _taken_with(rounds),
+        _in_kernel(rounds),
+        f"Bundle: {len(gzip.compress(BUNDLE.read_bytes())) / 1000:.1f} kB gzipped (bar 60).",
+        "\n".join([_HEADS, *(_line(rows, rounds) for rows in SIZES)]),
+    ]
+    return "\n\n".join(lines) + "\n"
+
+
+def _taken_with(rounds: int) -> str:
+    day = datetime.now(tz=timezone.utc).date()
+    return (
+        f"{day}; {machine()}, Chromium without a graphics card; medians of {rounds} rounds "
+        "(lowest to highest); `python -m benchmarks.inspector --write`."
+    )
+
+
+_COLUMNS: Final = (
+    "rows",
+    "first shown, ms",
+    "bar",
+    "live update to screen, ms",
+    "longest task in it, ms",
+    "bar",
+    "longest frame while scrolling, ms",
+    "bar",
+)
+_HEADS: Final = f"| {' | '.join(_COLUMNS)} |\n|{'---|' * len(_COLUMNS)}"
+
+
+def _in_kernel(rounds: int) -> str:
+    rows, took = in_kernel.updates(5 * rounds)
+    return (
+        f"A live update of {rows:,} rows in the kernel: {_several(took, 2)} ms (bar {KERNEL_BAR})."
+    )
+
+
+def _line(rows: int, rounds: int) -> str:
     with tempfile.TemporaryDirectory() as folder, open_page() as page:
         path = Path(folder) / "page.html"
         path.write_text(_page(rows), "utf-8")
-        found = [_round(page, path) for _ in range(ROUNDS)]
-    first, update, task, frame = (statistics.median(each) for each in zip(*found, strict=True))
-    return f"| {rows:,} | {first:.0f} ({BARS[rows]}) | {update:.0f} | {task:.0f} | {frame:.0f} |"
+        found = [_round(page, path) for _ in range(rounds)]
+    first, update, task, frame = (_several(each) for each in zip(*found, strict=True))
+    cells = (f"{rows:,}", first, BARS[rows], update, task, SMOOTH, frame, SMOOTH)
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _several(values: Sequence[float], digits: int = 0) -> str:
+    """Return the median of several, with the lowest and the highest."""
+    ends = f"{min(values):.{digits}f} to {max(values):.{digits}f}"
+    return f"{statistics.median(values):.{digits}f} ({ends})"
 
 
 def _round(page: Page, path: Path) -> tuple[float, float, float, float]:

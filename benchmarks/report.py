@@ -26,7 +26,7 @@ def conditions(rounds: int, statistics_rounds: int, *, msprobe: bool, cpu: bool)
     day = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
     theirs = f", msProbe {VERSION}" if msprobe else ""
     return (
-        f"{day}; {_processor()}, {os.cpu_count()} cores, one thread used; "
+        f"{day}; {machine()}, one thread used; "
         f"{compiled.kernel_name()} kernel, "
         f"probe_nb {probe_nb.__version__}, torch {torch.__version__}{theirs}, "
         f"Python {platform.python_version()}; {rounds} rounds per step row, "
@@ -34,6 +34,11 @@ def conditions(rounds: int, statistics_rounds: int, *, msprobe: bool, cpu: bool)
         "every round in turns with what it is measured against"
         f"{', processor time on a busy machine' if cpu else ''}."
     )
+
+
+def machine() -> str:
+    """Return what the numbers were taken on."""
+    return f"{_processor()}, {os.cpu_count()} cores"
 
 
 def _processor() -> str:
