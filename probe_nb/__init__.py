@@ -73,11 +73,15 @@ _ROOMS = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def _named(name: str) -> Any:
     """Load a public name when it is first used: importing probe_nb imports nothing heavy."""
     if name not in _ROOMS:
         raise AttributeError(f"module `probe_nb` has no attribute `{name}`")
     return getattr(_room(_ROOMS[name]), name)
+
+
+if not TYPE_CHECKING:  # a type checker would take every misspelt name for one that is there
+    __getattr__ = _named
 
 
 def _room(name: str) -> Any:
