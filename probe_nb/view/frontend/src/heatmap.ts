@@ -52,7 +52,18 @@ export function columnsOf(data: Data, row: number): HeatColumn[] {
   return thinned([...found.values()].sort((a, b) => a.step - b.step));
 }
 
+/** What was read of a frame for the row that was looked at last: earlier moments do not change. */
+const read = new WeakMap<Frame, { row: number; column: HeatColumn }>();
+
 function columnOf(frame: Frame, row: number, step: number): HeatColumn {
+  const known = read.get(frame);
+  if (known?.row === row) return known.column;
+  const column = made(frame, row, step);
+  read.set(frame, { row, column });
+  return column;
+}
+
+function made(frame: Frame, row: number, step: number): HeatColumn {
   const histogram = histogramOf(frame, row);
   const { positive, negative, zero, nan, posinf, neginf } = histogram;
   const inBins = [...positive, ...negative].reduce((sum, [, n]) => sum + n, 0);
@@ -70,38 +81,55 @@ function thinned(columns: HeatColumn[]): HeatColumn[] {
 }
 
 export function heatOf(columns: HeatColumn[], limits?: Limits): Heat {
-  const half = (name: "positive" | "negative"): number[] => columns.flatMap((c) => c.histogram[name].map(([e]) => e));
-  const [up, down] = [half("positive"), half("negative")];
-  const { low, high } = range([...up, ...down], limits);
+  const [up, down] = [spanOf(columns, "positive"), spanOf(columns, "negative")];
+  const { low, high } = range(Math.min(up.low, down.low), Math.max(up.high, down.high), limits);
   const size = Math.ceil((high - low + 1) / CELLS);
   const cells = Math.ceil((high - low + 1) / size);
   const shares = new Float32Array(columns.length * 2 * cells);
   columns.forEach(({ histogram, total }, column) => {
     const begin = column * 2 * cells;
     const add = (at: number, n: number): void => {
-      shares[begin + at] = (shares[begin + at] ?? 0) + n / total;
+      shares[begin + at] = (shares[begin + at] as number) + n / total;
     };
     for (const [exponent, n] of histogram.positive) add(cells - 1 - Math.floor((exponent - low) / size), n);
     for (const [exponent, n] of histogram.negative) add(cells + Math.floor((exponent - low) / size), n);
   });
-  let [most, least] = [0, Infinity];
-  const zeros = columns.map(({ histogram, total }) => (histogram.zero > 0 ? histogram.zero / total : 0));
-  for (const part of [shares, zeros]) {
-    for (const share of part) {
-      if (share > most) most = share;
-      if (share > 0 && share < least) least = share;
+  let [most, least, zero] = [0, Infinity, false];
+  const weigh = (share: number): void => {
+    if (share > most) most = share;
+    if (share > 0 && share < least) least = share;
+  };
+  shares.forEach(weigh);
+  for (const { histogram, total } of columns) {
+    if (histogram.zero > 0) {
+      weigh(histogram.zero / total);
+      zero = true;
     }
   }
-  const signless = !up.length && !down.length;
-  const halves = { positive: up.length > 0 || signless, negative: down.length > 0, zero: zeros.some((n) => n > 0) };
+  const halves = { positive: up.low <= up.high || down.low > down.high, negative: down.low <= down.high, zero };
   return { columns, low, high: low + cells * size - 1, size, cells, halves, shares, most, least: Math.min(least, most) };
 }
 
+interface Span {
+  low: number;
+  high: number;
+}
+
+/** The exponents on one side of zero; `low` is above `high` where there are none. */
+function spanOf(columns: readonly HeatColumn[], side: "positive" | "negative"): Span {
+  let [low, high] = [Infinity, -Infinity];
+  for (const { histogram } of columns) {
+    for (const [exponent] of histogram[side]) {
+      if (exponent < low) low = exponent;
+      if (exponent > high) high = exponent;
+    }
+  }
+  return { low, high };
+}
+
 /** The exponents to show: those of the values, and limits of the dtype that are near to them. */
-function range(exponents: number[], limits?: Limits): { low: number; high: number } {
-  if (!exponents.length) return { low: -8, high: 8 };
-  let low = exponents.reduce((a, b) => Math.min(a, b));
-  let high = exponents.reduce((a, b) => Math.max(a, b));
+function range(low: number, high: number, limits?: Limits): Span {
+  if (low > high) return { low: -8, high: 8 };
   if (limits && limits[0] < low && low - limits[0] <= NEAR) low = limits[0];
   if (limits && limits[1] > high && limits[1] - high <= NEAR) high = limits[1];
   const missing = Math.max(0, 7 - (high - low));

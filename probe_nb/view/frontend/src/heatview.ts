@@ -200,6 +200,14 @@ export function lookOf(element: HTMLElement): Look {
   };
 }
 
+const SHADES: Partial<Record<Theme, Uint32Array>> = {};
+
+/** All shades as pixels. */
+function shadesOf(theme: Theme): Uint32Array {
+  const bytes = (at: number): number[] => [...shade(at / 255, theme), 255];
+  return (SHADES[theme] ??= new Uint32Array(Uint8Array.from(Array.from({ length: 256 }, (_, at) => bytes(at)).flat()).buffer));
+}
+
 /** One pixel per cell, drawn large: four thousand cells cost as much as one picture. */
 function paintCells(pen: CanvasRenderingContext2D, heat: Heat, place: Place, { theme }: Look): void {
   const { columns, cells, shares, halves, most } = heat;
@@ -209,8 +217,10 @@ function paintCells(pen: CanvasRenderingContext2D, heat: Heat, place: Place, { t
   const ink = small.getContext("2d");
   if (!ink) return;
   const image = ink.createImageData(small.width, small.height);
+  const pixels = new Uint32Array(image.data.buffer);
+  const shades = shadesOf(theme);
   const dot = (column: number, line: number, share: number): void => {
-    if (share > 0) image.data.set([...shade(strength(share, most), theme), 255], 4 * (line * columns.length + column));
+    if (share > 0) pixels[line * columns.length + column] = shades[Math.round(255 * strength(share, most))] as number;
   };
   columns.forEach(({ histogram, total }, column) => {
     for (let cell = 0; cell < 2 * cells; cell++) dot(column, cell, shares[column * 2 * cells + cell] as number);
