@@ -10,7 +10,6 @@ import dataclasses
 import json
 import operator
 import os
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -22,7 +21,7 @@ import pyarrow.parquet as pq
 from probe_nb.errors import RunFormatError
 from probe_nb.exponents import BINS
 from probe_nb.progress import Told, progress, silent
-from probe_nb.store import beside
+from probe_nb.store import beside, sealed
 from probe_nb.store.blocks import ALL, GROUP, RAGGED, empty_block, whole
 from probe_nb.store.columns import Columns
 from probe_nb.store.keeping import Source, Tensors
@@ -36,9 +35,6 @@ T = TypeVar("T")
 FORMAT: Final = "probe_nb run"
 VERSION: Final = 1
 _KEY: Final = b"probe_nb"
-_SUM: Final = b"probe_nb.crc32"
-"""Of the description: Parquet has checksums for its pages alone."""
-
 _TEXT: Final = (*OF_SITE, "dtype", "shape", "device", "checksum", "status")
 """What repeats; of numbers a dictionary costs twice the time and saves nothing."""
 
@@ -86,8 +82,7 @@ def save(
     saving = None if kept is None else kept.saving(target)
     about = {"format": FORMAT, "version": VERSION, "info": info.as_dict()}
     about |= {} if saving is None else {"tensors": saving.about}
-    text = json.dumps(about, allow_nan=False).encode()
-    metadata = {_KEY: text, _SUM: _crc(text)}
+    metadata = {_KEY: json.dumps(about, allow_nan=False).encode()}
     held = columns.chunks()
     names = columns.tables.copy()  # after the pieces: it knows all of their codes
     schema = _table(empty_block(), names).schema.with_metadata(metadata)
@@ -101,6 +96,8 @@ def save(
             texts = {key: beside.encode(table) for key, table in (tables or {}).items()}
             if texts:
                 writer.add_key_value_metadata(texts)
+        file.flush()
+        sealed.seal(Path(file.name))
         if saving is not None:
             saving.write()
     return target
@@ -143,6 +140,7 @@ def load(
     source = Path(path).expanduser()
     if not source.exists():
         raise FileNotFoundError(f"There is no file `{source}`.")
+    _check_seal(source)
     about = _about(source)
     columns, rows = Columns(budget=budget), 0
     try:
@@ -209,12 +207,20 @@ def as_info(found: Any) -> RunInfo:
     return info
 
 
+def _check_seal(source: Path) -> None:
+    try:
+        sealed.check(source)
+    except OSError as error:
+        raise RunFormatError(f"Cannot read `{source}`: {error.strerror or error}.") from error
+    except ValueError as error:
+        raise RunFormatError(f"Cannot read the run `{source}`: it is damaged ({error}).") from error
+
+
 def _about(source: Path) -> dict[str, Any]:
     """Return the description inside the file, or say why it is not a run that can be read."""
     try:
         metadata = pq.read_schema(source).metadata or {}
-        text = metadata[_KEY]
-        about = json.loads(text)
+        about = json.loads(metadata[_KEY])
     except (pa.ArrowException, KeyError, OSError, RecursionError, ValueError) as error:
         raise RunFormatError(
             f"`{source}` is not a saved run; give a file that `run.save(path)` wrote."
@@ -223,18 +229,12 @@ def _about(source: Path) -> dict[str, Any]:
         raise RunFormatError(f"`{source}` is not a saved run of probe_nb.")
     if not isinstance(about.get("version"), int):
         raise RunFormatError(f"`{source}` does not say of which version it is.")
-    if metadata.get(_SUM, _crc(text)) != _crc(text):  # older files have none
-        raise RunFormatError(f"Cannot read the run `{source}`: what it says of itself is damaged.")
     if about["version"] > VERSION:
         raise RunFormatError(
             f"`{source}` is a run of format {about['version']}, this probe_nb reads up to "
             f"{VERSION}. Update with: pip install -U probe-nb"
         )
     return about
-
-
-def _crc(text: bytes) -> bytes:
-    return b"%08x" % zlib.crc32(text)
 
 
 def _block(table: pa.Table, tables: Tables) -> Arrays:
