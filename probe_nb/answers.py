@@ -206,6 +206,13 @@ class Answers(Records):
         Columns: `module`, `role`, `leaf`, `step`, `model`, `direction`, `micro_step`, `call`,
         `backward`, as in `df`; `dtype`, `shape`, `bytes`; `status`: `"kept"`, or `"not kept: "` and
         the reason; `rank`. `docs/kept-tensors.md` has the reasons.
+
+        >>> import torch, probe_nb as probe
+        >>> model = torch.nn.Linear(2, 1)
+        >>> with probe.watch(model, keep="(root)") as run:
+        ...     _ = model(torch.ones(5, 2))
+        >>> run.kept()[["role", "shape", "bytes", "status"]].values.tolist()
+        [['input', (5, 2), 40, 'kept']]
         """
         return listed(self.tensors.known())
 
@@ -384,6 +391,13 @@ class Answers(Records):
         Columns: `model`, `module`, `type`; `reason`, such as `"never called"`, or the `status` of
         rows without numbers; `rows`, how many of these there are, `pd.NA` where the module left
         none; `remedy`, what to do.
+
+        >>> import torch, probe_nb as probe
+        >>> model = torch.nn.ModuleDict({"used": torch.nn.ReLU(), "unused": torch.nn.ReLU()})
+        >>> with probe.watch(model) as run:
+        ...     _ = model["used"](torch.ones(2))
+        >>> run.coverage()[["module", "reason"]].values.tolist()
+        [['', 'a container'], ['unused', 'never called']]
         """
         self.flush()
         found = missed.coverage(self.columns, self.info)

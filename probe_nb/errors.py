@@ -67,6 +67,15 @@ class NonFiniteError(ProbeError, FloatingPointError):
 
     Both are None where another thread has made the error anew out of its text, as
     `nn.DataParallel` does, and no `with probe.watch(...)` block was there to put them back.
+
+    >>> import torch, probe_nb as probe
+    >>> model = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Softmax(-1))
+    >>> try:
+    ...     with probe.watch(model, stop_on="nonfinite") as run:
+    ...         _ = model(torch.tensor([float("nan")]))
+    ... except probe.NonFiniteError as error:
+    ...     print(error.origin.phase, error.run is run)
+    input True
     """
 
     def __init__(self, message: str, origin: Origin | None = None, run: Run | None = None) -> None:

@@ -107,6 +107,9 @@ class Histogram:
 
         Raises:
             SelectionError: It is none of these.
+
+        >>> Histogram.of(np.array([1.0, 1e-9, 0.0])).share_under("float16")
+        0.5
         """
         low, _ = _target(dtype)
         return self._share(lambda e: e < low)
@@ -115,6 +118,9 @@ class Histogram:
         """Return the share of the non-zero finite elements beyond the range of `dtype`.
 
         Takes and raises the same as `share_under`.
+
+        >>> Histogram.of(np.array([1.0, 1e6])).share_over("float16")
+        0.5
         """
         _, high = _target(dtype)
         return self._share(lambda e: e >= high)

@@ -64,7 +64,14 @@ class Records:
         """Every record, one row each, in execution order (column `order`).
 
         Text columns are categoricals and numbers are nullable: `pd.NA` means "not computed",
-        and `status` says why.
+        and `status` says why. `docs/columns.md` has every column.
+
+        >>> import torch, probe_nb as probe
+        >>> model = torch.nn.Identity()
+        >>> with probe.watch(model) as run:
+        ...     _ = model(torch.tensor([3.0, -4.0]))
+        >>> run.df[["role", "shape", "mean", "absmax", "status"]].values.tolist()
+        [['input', (2,), -0.5, 4.0, 'ok'], ['output', (2,), -0.5, 4.0, 'ok']]
         """
         self.flush()
         if self.columns.spilled:
@@ -91,6 +98,14 @@ class Records:
         Raises:
             SelectionError: A filter has an unknown name, a text pattern matches nothing in this
                 run (the message names the nearest), or a text names no numbers.
+
+        >>> import torch, probe_nb as probe
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+        >>> with probe.watch(model) as run:
+        ...     for _ in range(3):
+        ...         _ = model(torch.ones(5, 2))
+        >>> run.frame(type="ReLU", role="output", step="1-2")["step"].tolist()
+        [1, 2]
         """
         self.flush()
         return chosen(self.columns, filters, COLUMNS)
@@ -106,6 +121,12 @@ class Records:
             comes next; `call`, `model`, `module`, `type`, `api`, `direction`, `role`, `leaf`, as in
             `df`; `kind`, such as `"int"`, `"str"`, `"None"`, `"torch.dtype"`, or `"object"`, of
             which only the name of the class is known; `value`, a Python object.
+
+        >>> import probe_nb as probe
+        >>> with probe.watch(level="debug") as run:
+        ...     probe.save({"lr": 0.1, "name": "warm-up"}, "settings")
+        >>> run.values()[["api", "leaf", "value"]].values.tolist()
+        [['settings', 'lr', 0.1], ['settings', 'name', 'warm-up']]
         """
         self.flush()
         return self.value_table.frame()
@@ -158,10 +179,19 @@ class Records:
             rank: One process of several, or some of them, as in `frame`; None joins all.
 
         Returns:
-            A Series named after the site, indexed by step.
+            A Series named after the site, indexed by step, in the unit of the tensor; NaN is a step
+            without that number.
 
         Raises:
             SelectionError: No such module, role or statistic.
+
+        >>> import torch, probe_nb as probe
+        >>> model = torch.nn.Identity()
+        >>> with probe.watch(model) as run:
+        ...     for size in (1.0, 2.0):
+        ...         _ = model(torch.tensor([3 * size, -4 * size]))
+        >>> run.history("(root)", "output", "absmax").to_dict()
+        {0: 4.0, 1: 8.0}
         """
         self.flush()
         return line(self.columns, module, role, stat, leaf=leaf, model=model, api=api, rank=rank)
@@ -183,8 +213,24 @@ class Records:
         `history`: gradients as they are added, not again as `.grad` holds them. So are `api` and
         `rank`.
 
+        Args:
+            module: Module path, exact or a pattern that matches one module.
+            role: One role, such as `"output"` or `"grad_output"`.
+            step: A step, -1 for the last; None for the last one too.
+            leaf: One leaf path or a pattern; None joins them.
+            model: Name of the model, where several have a module of this path.
+            api: A function that the module calls, as in `history`.
+            rank: One process of several, or some of them, as in `frame`; None joins all.
+
         Raises:
             SelectionError: No such module, role or step, or nothing was counted there.
+
+        >>> import torch, probe_nb as probe
+        >>> model = torch.nn.Identity()
+        >>> with probe.watch(model) as run:
+        ...     _ = model(torch.tensor([1.0, 1.5, -4.0, 0.0]))
+        >>> run.histogram("(root)").signed()
+        [(-1, 2, 1), (1, 0, 2)]
         """
         self.flush()
         return summed(self.columns, module, role, step, leaf=leaf, model=model, api=api, rank=rank)

@@ -160,6 +160,14 @@ class Run(Answers):
         Raises:
             FileExistsError: A file of somebody else's, or the run of another process, is there.
             IsADirectoryError: It is a folder, and the run has no rank.
+
+        >>> import tempfile, torch, probe_nb as probe
+        >>> model = torch.nn.Linear(2, 1)
+        >>> with probe.watch(model) as run:
+        ...     _ = model(torch.ones(5, 2))
+        >>> path = run.save(tempfile.mkdtemp() + "/run.parquet")
+        >>> probe.load(path).df.equals(run.df)
+        True
         """
         self.flush()
         path = place_of(path, self.info)
@@ -320,6 +328,13 @@ def load(path: str | os.PathLike[str], *, memory: Memory = MEMORY) -> Run:
             the folder are not of one job: two of the same rank, or of jobs of different sizes.
         ConfigError: `memory` is no amount.
         OSError: The records exceed `memory`, and the disk has no room for the rest.
+
+    >>> import tempfile, torch, probe_nb as probe
+    >>> model = torch.nn.Linear(2, 1)
+    >>> with probe.watch(model, name="mine") as run:
+    ...     _ = model(torch.ones(5, 2))
+    >>> probe.load(run.save(tempfile.mkdtemp() + "/run.parquet")).info.name
+    'mine'
     """
     return made_of(loading.read(Path(path).expanduser(), as_bytes(memory)))
 

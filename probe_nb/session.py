@@ -275,6 +275,13 @@ def stop(run: Run | None = None) -> Run | None:
     """End the newest session, or the one that records `run`, and return its run.
 
     Returns None if nothing is open: stopping twice is harmless.
+
+    >>> import torch, probe_nb as probe
+    >>> model = torch.nn.Linear(2, 1)
+    >>> run = probe.start(model, live=False)
+    >>> _ = model(torch.ones(5, 2))
+    >>> probe.stop() is run, run.is_open
+    (True, False)
     """
     for session in reversed(sessions()):
         if run is None or session.run is run:
@@ -288,6 +295,15 @@ def step(run: Run | None = None) -> None:
 
     Raises:
         SessionStateError: No session is open.
+
+    >>> import torch, probe_nb as probe
+    >>> model = torch.nn.Linear(2, 1)
+    >>> with probe.watch(model, roles="output") as run:
+    ...     for _ in range(2):
+    ...         _ = model(torch.ones(5, 2))
+    ...         probe.step()
+    >>> run.df["step"].tolist()
+    [0, 1]
     """
     for session in reversed(sessions()):
         if run is None or session.run is run:

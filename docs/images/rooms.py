@@ -41,7 +41,7 @@ BOXES: Final = (
         130,
         "watch",
         "observe",
-        ("hooks, off again", "at the end: a tensor,", "its site, its call"),
+        ("what hooks see:", "a tensor, its site,", "its call"),
     ),
     (
         410,
@@ -50,7 +50,7 @@ BOXES: Final = (
         130,
         "watch",
         "stats",
-        ("12 numbers and", "a histogram; they stay", "on the device"),
+        ("12 numbers and", "a histogram, on the", "device till the step ends"),
     ),
     (590, 150, 150, 130, "ask", "store", ("typed columns,", "on disk beyond", "a budget")),
     (790, 30, 150, 84, "ask", "analysis", ("what is wrong,", "where they part")),
@@ -67,7 +67,7 @@ ARROWS: Final = (
 )
 BRACKETS: Final = (
     (230, 560, 312, "session: from attach to detach"),
-    (590, 740, 312, "run: outlives it, needs no torch"),
+    (590, 740, 312, "run: needs no torch"),
 )
 
 
@@ -90,7 +90,7 @@ def drawn(colours: Palette) -> str:
         )
         parts.append(_text(x + width / 2, y + 27, name, colours.text, 16, bold=True))
         parts += [
-            _text(x + width / 2, y + 50 + 18 * number, line, colours.soft, 13)
+            _text(x + width / 2, y + 52 + 19 * number, line, colours.soft, 12.5)
             for number, line in enumerate(lines)
         ]
     for path, label, x, y in ARROWS:

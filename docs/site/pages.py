@@ -48,7 +48,7 @@ OWNERS: Final = {
     "debugger": "probe_nb.debugger.PrecisionDebugger",
     "monitor": "probe_nb.monitor.TrainerMon",
 }
-ANYTHING: Final = re.compile(r": (typing\.)?Any\b(?=\s*[=,)])")
+ANYTHING: Final = re.compile(r": ~?(typing\.)?Any\b(?=\s*[=,)])")
 ATTRIBUTES: Final = "Attributes:"
 MADE: Final = frozenset(
     (

@@ -45,6 +45,12 @@ def random_save(output_path: str = "./output") -> Writing:
     Raises:
         ConfigError: `output_path` is not a text.
         OSError: The folder or the file cannot be made.
+
+    >>> import tempfile, torch, probe_nb as probe
+    >>> with probe.random_save(tempfile.mkdtemp()) as calls:
+    ...     _ = torch.rand(2)
+    >>> calls.df["api_name"].tolist()
+    ['torch.rand']
     """
     if not isinstance(output_path, str):
         raise ConfigError(f"`output_path` is {output_path!r}; give the name of a folder.")

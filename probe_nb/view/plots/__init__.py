@@ -315,6 +315,15 @@ class Plots:
                 need `probe.watch(model, optimizer=optimizer)`.
 
         Source: A. Karpathy, "Building makemore, part 3", 2022: updates about 1e-3 of the values.
+
+        >>> import torch, probe_nb as probe
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> with probe.watch(model, optimizer=optimizer) as run:
+        ...     model(torch.ones(5, 2)).sum().backward()
+        ...     optimizer.step()
+        >>> run.plot.update_ratios().get_yscale()
+        'log'
         """
         from probe_nb.view.plots import parameters, updates
 
