@@ -32,7 +32,7 @@ export class HeadlineView {
       { class: "top" },
       h("div", { role: "status", "aria-live": "polite" }, this.button, this.detail),
       this.fed,
-      h("div", { class: "facts" }, this.state, this.facts, this.cost),
+      h("div", { class: "facts" }, this.state, h("span", {}, this.facts, this.cost)),
       this.notices,
     );
   }

@@ -3,21 +3,21 @@ import { Asks } from "./asks";
 import type { Column } from "./cells";
 import { COMPARED, TABLE } from "./columns";
 import { Data, Sites, visibleRows, type Choice, type Order } from "./data";
-import { decodeFrame, emptyFrame, parseSites, parseStatus } from "./decode";
+import { emptyFrame, parseStatus } from "./decode";
 import { Detail } from "./detail";
 import { h } from "./dom";
 import { HeadlineView } from "./headline";
 import { sharedAxis, type Axis } from "./histogram";
-import { shown } from "./history";
 import { handled } from "./keys";
-import { Past } from "./past";
+import { headOf, headsOf, MODULES } from "./modules";
 import { Pictures } from "./picture";
 import { Slider } from "./slider";
+import { Source } from "./source";
 import { StopButton } from "./stop";
 import { Table } from "./table";
 import { Toolbar } from "./toolbar";
 import { ancestors, flat, folded, groupOf, treeOf, type Group, type Listed } from "./tree";
-import type { Frame, Model, Status } from "./types";
+import type { Model } from "./types";
 
 const EVERYTHING = { query: "", role: "", anomalies: false, verdicts: new Set<string>() };
 
@@ -35,6 +35,7 @@ export class Inspector {
     freeze: (frozen) => this.guard(() => this.freeze(frozen)),
     column: (key, shown) => this.guard(() => this.column(key, shown)),
     tree: (on) => this.guard(() => this.tree(on)),
+    modules: (on) => this.guard(() => this.modules(on)),
     next: () => this.guard(() => this.next()),
     leave: () => this.table.element.focus(),
   });
@@ -52,14 +53,6 @@ export class Inspector {
   private readonly trouble = h("p", { class: "trouble", role: "alert", hidden: true });
   private readonly sizes = new ResizeObserver(() => this.table.paint());
   private choice: Choice = { ...EVERYTHING, order: execution() };
-  private sitesText: unknown;
-  private statusText: unknown;
-  private parsed = parseStatus("");
-  private bytes: unknown;
-  /** The numbers that came last, whatever is shown. */
-  private latest = emptyFrame();
-  /** The step that was chosen; null follows the latest. */
-  private step: number | null = null;
   private data = new Data(new Sites([]), parseStatus(""), emptyFrame());
   private axis: Axis | undefined;
   private rows: number[] = [];
@@ -69,20 +62,20 @@ export class Inspector {
   private chosen = false;
   private frozen = false;
   private asTree = false;
+  private asModules = false;
   /** Groups that are unfolded. */
   private readonly unfolded = new Set<string>();
   private hidden = new Set<string>();
   /** The divergence that was gone to last. */
   private visited = -1;
 
-  private readonly asks: Asks;
-  private readonly past: Past;
+  private readonly source: Source;
 
-  constructor(private readonly model: Model) {
-    this.asks = new Asks(model);
-    this.past = new Past(model, this.asks);
+  constructor(model: Model) {
+    const asks = new Asks(model);
+    this.source = new Source(model, asks);
     this.stop = new StopButton(model);
-    this.detail = new Detail((row) => this.guard(() => this.open(row)), new Pictures(model, this.asks));
+    this.detail = new Detail((row) => this.guard(() => this.open(row)), new Pictures(model, asks));
     this.toolbar.element.append(this.stop.element);
     const body = h("div", { class: "body" }, this.table.element, this.table.edge, this.detail.element);
     const above = [this.headline.element, this.trouble, this.toolbar.element, this.slider.element];
@@ -94,7 +87,7 @@ export class Inspector {
 
   /** Read the model and show it. Errors are shown, never thrown: they would surface in the notebook's own code. */
   update(): void {
-    this.guard(() => (this.frozen ? this.receive() : this.read()));
+    this.guard(() => (this.frozen ? this.source.receive() : this.read()));
   }
 
   destroy(): void {
@@ -107,65 +100,34 @@ export class Inspector {
     const before = this.data.sites;
     const anchor = this.table.anchor();
     const anchored = before.keys[anchor.row] ?? null;
-    const text = this.model.get("sites");
-    const sites = text === this.sitesText ? before : new Sites(parseSites(text));
-    const { status } = this;
-    this.sitesText = text;
-    this.asks.update(status);
     // the headline is shown even if the numbers cannot be read
-    this.data = new Data(sites, status, emptyFrame());
+    this.data = this.source.bare();
     try {
-      this.receive();
-      this.data = this.composed(sites, status);
+      this.source.receive();
+      this.data = this.source.now(this.data);
     } finally {
       this.axis = sharedAxis(this.data.frame, this.axis);
       this.show();
     }
+    const { sites } = this.data;
     if (this.choice.order.by === "execution") this.table.restore(sites.find(anchored), anchor.offset);
     if (!this.chosen) this.followHeadline();
   }
 
-  /** Take in the numbers that came, shown or not: each step may be gone back to. */
-  private receive(): void {
-    const bytes = this.model.get("frame");
-    if (bytes !== this.bytes) this.latest = decodeFrame(bytes);
-    this.bytes = bytes;
-    this.past.update(this.status, this.latest);
-    this.past.ask(this.status, false);
-  }
-
-  /** The newest status, which a frozen view does not show. */
-  private get status(): Status {
-    const text = this.model.get("status");
-    if (text !== this.statusText) this.parsed = parseStatus(text);
-    this.statusText = text;
-    return this.parsed;
-  }
-
-  /** What is shown of what is there: the chosen moment, or else the latest. */
-  private composed(sites: Sites, status: Status): Data {
-    const history = this.past.history(status, this.latest.rows);
-    const { step } = this;
-    const place = step === null ? -1 : history.moments.filter((moment) => moment.step <= step).length - 1;
-    const moment = history.moments[place];
-    const frame: Frame = moment ? shown(moment, this.latest) : this.latest;
-    return new Data(sites, status, frame, history, moment ? place : null, this.latest);
-  }
-
-  /** Show a moment; null for the latest. */
+  /** Show a moment; null for the newest. */
   private go(moment: number | null): void {
-    this.step = moment === null ? null : (this.data.history.moments[moment]?.step ?? null);
-    this.past.hold(this.step);
-    if (this.step === null && !this.frozen) this.read();
-    else {
-      this.data = this.composed(this.data.sites, this.data.status);
-      this.axis = sharedAxis(this.data.frame, this.axis);
-      this.show();
+    this.source.choose(moment === null ? null : (this.data.history.moments[moment]?.step ?? null));
+    if (moment === null) {
+      this.toolbar.showFrozen((this.frozen = false));
+      return this.read();
     }
+    this.data = this.source.now(this.data);
+    this.axis = sharedAxis(this.data.frame, this.axis);
+    this.show();
   }
 
   private load(): void {
-    this.past.ask(this.data.status, true);
+    this.source.load();
     this.read();
   }
 
@@ -181,17 +143,18 @@ export class Inspector {
       this.unfold(row);
       this.show();
     } else this.showSelection();
-    this.table.reveal(row, LEAD);
+    this.reveal(row, LEAD);
   }
 
   private show(): void {
     const { data, choice, columns } = this;
     const column = columns.find(({ key }) => key === choice.order.by);
-    this.rows = visibleRows(data, choice, column?.sort);
+    const rows = visibleRows(data, choice, column?.sort);
+    this.rows = this.byModule ? headsOf(data.sites, rows) : rows;
     this.headline.show(data.status, this.frozen);
-    this.toolbar.show(choice, data, this.rows.length, columns, this.hidden);
-    this.slider.show(data, this.past.missing(data.status));
-    this.stop.show(this.status.open);
+    this.toolbar.show(choice, data, this.rows, columns, this.hidden);
+    this.slider.show(data, this.source.missing, this.frozen);
+    this.stop.show(this.source.status.open);
     this.element.classList.toggle("past", data.moment !== null);
     this.element.classList.toggle("vacant", !data.size);
     const nothing = data.size ? "No row matches." : "Rows appear here as soon as the model runs.";
@@ -200,7 +163,22 @@ export class Inspector {
   }
 
   private get columns(): readonly Column[] {
+    if (this.byModule) return MODULES;
     return this.data.status.comparison ? COMPARED : TABLE;
+  }
+
+  private get byModule(): boolean {
+    return this.asModules && !this.data.status.comparison;
+  }
+
+  /** The line of the table that a row is on; -1 for none. */
+  private line(row: number): number {
+    return this.byModule ? headOf(this.data.sites, row) : row;
+  }
+
+  /** Bring a row into view. */
+  private reveal(row: number, lead = 0): void {
+    this.table.reveal(this.line(row), lead);
   }
 
   /** What was searched for is never folded away. */
@@ -213,7 +191,7 @@ export class Inspector {
 
   private showSelection(): void {
     const row = this.data.sites.find(this.selected);
-    this.table.select(row);
+    this.table.select(this.line(row));
     this.detail.show(this.data, row);
   }
 
@@ -221,7 +199,7 @@ export class Inspector {
     this.choice = { ...this.choice, ...change };
     this.show();
     const row = this.data.sites.find(this.selected);
-    if (row >= 0 && this.rows.includes(row)) this.table.reveal(row, change.order?.by === "execution" ? LEAD : 0);
+    if (row >= 0 && this.rows.includes(this.line(row))) this.reveal(row, change.order?.by === "execution" ? LEAD : 0);
     if (change.order && change.order.by !== "execution") this.table.element.scrollTop = 0;
   }
 
@@ -243,7 +221,16 @@ export class Inspector {
     this.unfold(this.data.sites.find(this.selected));
     this.show();
     this.toolbar.showTree(on);
-    this.table.reveal(this.data.sites.find(this.selected), LEAD);
+    this.reveal(this.data.sites.find(this.selected), LEAD);
+  }
+
+  private modules(on: boolean): void {
+    this.asModules = on;
+    // a column that is not shown cannot tell the order
+    const { by } = this.choice.order;
+    if (by !== "worst" && !this.columns.some(({ key }) => key === by)) this.choice = { ...this.choice, order: execution() };
+    this.show();
+    this.reveal(this.data.sites.find(this.selected), LEAD);
   }
 
   private fold({ key }: Group, open: boolean): void {
@@ -269,11 +256,11 @@ export class Inspector {
 
   /** Select a row that may be filtered out or folded away: filters and groups give way. */
   private open(row: number): void {
-    if (!this.rows.includes(row)) this.choose({ ...EVERYTHING });
+    if (!this.rows.includes(this.line(row))) this.choose({ ...EVERYTHING });
     this.unfold(row);
     this.show();
     this.select(row);
-    this.table.reveal(row, LEAD);
+    this.reveal(row, LEAD);
   }
 
   private openCulprit(): void {

@@ -12,6 +12,7 @@ export class Past {
   private readonly received = new Received();
   private given: unknown;
   private brought: { moments: readonly Moment[]; rows: number } | null = null;
+  private fault = "";
   private asked = false;
 
   constructor(
@@ -26,11 +27,14 @@ export class Past {
     const given = this.model.get("history");
     if (given === this.given) return;
     this.given = given;
-    const found = decodeMoments(given);
-    this.brought = found && {
-      moments: widened(found.moments, found.rows, latest.rows),
-      rows: found.rows.length,
-    };
+    this.brought = null;
+    this.fault = "";
+    try {
+      const found = decodeMoments(given);
+      if (found) this.brought = { moments: widened(found.moments, found.rows, latest.rows), rows: found.rows.length };
+    } catch (error) {
+      this.fault = error instanceof Error ? error.message : String(error); // the newest numbers are shown all the same
+    }
   }
 
   /** Stay with a step that is looked at. */
@@ -45,6 +49,7 @@ export class Past {
 
   private why(status: Status, rows: number, moments: number): string {
     if (status.comparison) return "no steps to choose: each row shows the step in which the two runs part";
+    if (this.fault) return `the earlier steps cannot be read: ${this.fault}`;
     if (this.brought && moments > 1) {
       const fewer = this.brought.rows < rows;
       return fewer ? `earlier steps of ${plural(this.brought.rows, "row")}, the worst; ${this.elsewhere}` : "";

@@ -50,7 +50,7 @@ export class Slider {
     this.events.go(moment === this.last && !pinned ? null : moment);
   }
 
-  show(data: Data, missing: boolean): void {
+  show(data: Data, missing: boolean, frozen: boolean): void {
     const { history, moment, status, step } = data;
     const { moments, why } = history;
     const few = moments.length < 2;
@@ -72,7 +72,7 @@ export class Slider {
     this.load.hidden = !missing || !few;
     this.follow.hidden = few;
     setText(this.follow, status.open ? "follow live" : "latest");
-    setAttribute(this.follow, "aria-pressed", String(moment === null));
+    setAttribute(this.follow, "aria-pressed", String(moment === null && !frozen));
     this.mark(data);
   }
 

@@ -4,6 +4,7 @@ import type { Choice, Data } from "./data";
 import { h, setText } from "./dom";
 import { count } from "./format";
 import { handled } from "./keys";
+import { modulesOf } from "./modules";
 import { VERDICTS } from "./words";
 
 export interface ToolbarEvents {
@@ -11,6 +12,8 @@ export interface ToolbarEvents {
   /** Show or hide a column. */
   column(key: string, shown: boolean): void;
   tree(on: boolean): void;
+  /** One line per module, or one per tensor. */
+  modules(on: boolean): void;
   /** Go to the next place where two runs part. */
   next(): void;
   freeze(frozen: boolean): void;
@@ -30,10 +33,12 @@ export class Toolbar {
   );
   private readonly anomalies: HTMLButtonElement;
   private readonly tree: HTMLButtonElement;
+  private readonly modules: HTMLButtonElement;
   private readonly verdicts = h("div", { class: "chips", role: "group", "aria-label": "Verdicts" });
   private readonly jump: HTMLButtonElement;
   private readonly listed = h("div", { class: "choices" });
   private readonly columns = h("details", { class: "columns" }, h("summary", {}, "columns"), this.listed);
+  private boxed: readonly Column[] | null = null;
   private readonly frozen: HTMLButtonElement;
   private readonly counter = h("span", { class: "counter", role: "status" });
 
@@ -53,6 +58,8 @@ export class Toolbar {
     );
     this.anomalies = toggle("anomalies only", (on) => events.choose({ anomalies: on }));
     this.tree = toggle("tree", (on) => events.tree(on));
+    this.modules = toggle("per module", (on) => events.modules(on));
+    this.modules.title = "One line per module, its output and the gradient side by side; else one line per tensor";
     this.jump = h("button", { type: "button", class: "toggle jump" });
     this.jump.addEventListener("click", () => events.next());
     this.columns.addEventListener("keydown", (event) => this.columnsKey(event));
@@ -67,13 +74,14 @@ export class Toolbar {
       this.anomalies,
       this.order,
       this.tree,
+      this.modules,
       this.columns,
       this.counter,
       this.frozen,
     );
   }
 
-  show(choice: Choice, data: Data, shown: number, table: readonly Column[], hidden: ReadonlySet<string>): void {
+  show(choice: Choice, data: Data, rows: readonly number[], table: readonly Column[], hidden: ReadonlySet<string>): void {
     const { roles } = data.sites;
     const known = [...this.role.options].slice(1).map((option) => option.value);
     if (known.join() !== roles.join() || !this.role.options.length) {
@@ -85,11 +93,17 @@ export class Toolbar {
     const { by } = choice.order;
     this.order.value = by === "execution" || by === "worst" ? by : "column";
     press(this.anomalies, choice.anomalies);
-    const total = data.size;
-    setText(this.counter, shown === total ? `${count(total)} rows` : `${count(shown)} of ${count(total)} rows`);
+    const modules = this.modules.getAttribute("aria-pressed") === "true" && !data.status.comparison;
+    const [total, shown] = [modules ? modulesOf(data.sites) : data.size, rows.length];
+    const what = modules ? "modules" : "rows";
+    setText(this.counter, shown === total ? `${count(total)} ${what}` : `${count(shown)} of ${count(total)} ${what}`);
     this.frozen.hidden = !data.status.open;
     this.showColumns(table, hidden);
     this.showVerdicts(choice, data);
+  }
+
+  showFrozen(on: boolean): void {
+    press(this.frozen, on);
   }
 
   showTree(on: boolean): void {
@@ -100,7 +114,7 @@ export class Toolbar {
   private showVerdicts(choice: Choice, data: Data): void {
     const { comparison } = data.status;
     this.verdicts.hidden = this.jump.hidden = !comparison;
-    this.anomalies.hidden = comparison !== null;
+    this.anomalies.hidden = this.modules.hidden = comparison !== null;
     if (!comparison) return;
     const places = comparison.divergences.length;
     this.jump.hidden = places === 0;
@@ -136,7 +150,8 @@ export class Toolbar {
   private showColumns(table: readonly Column[], hidden: ReadonlySet<string>): void {
     const state = table.map(({ key }) => `${key}${hidden.has(key)}`).join();
     if (this.listed.dataset.state === state) return;
-    if (this.listed.childElementCount !== table.length - 1) {
+    if (this.boxed !== table) {
+      this.boxed = table;
       this.listed.replaceChildren(...table.slice(1).map((column) => this.box(column)));
     }
     this.listed.dataset.state = state;

@@ -6,8 +6,9 @@ import { decodeFrame, decodeMoments } from "../src/decode";
 import { histogramOf } from "../src/histogram";
 import { bytesOf, Received, shown, widened } from "../src/history";
 import { Past } from "../src/past";
+import { Source } from "../src/source";
 import type { Frame, Model } from "../src/types";
-import { encode, site, status, type Row } from "./fake";
+import { encode, site, sitesJson, status, type Row } from "./fake";
 
 function rows(number: number, mean: number, bad = -1): Row[] {
   return Array.from({ length: number }, (_, order) => ({
@@ -166,4 +167,50 @@ test("where there are no steps it is said why", () => {
   assert.match(said({ open: true, steps: 1 }), /as soon as there are two/);
   const some = encodeMoments([3, 7], [1], [encode(rows(1, 10), 0), encode(rows(1, 20), 0)]);
   assert.match(said({ steps: 9 }, { history: some }, false), /1 row, the worst; run\.inspect\(\) has all/);
+});
+
+test("a history that cannot be read is said to be so, and the numbers of now are shown", () => {
+  const state: Record<string, unknown> = { history: new Uint8Array(40) };
+  const past = new Past(fake(state), new Asks(fake(state)));
+  past.update(status({ steps: 9 }), frame(2, 0));
+  assert.match(past.history(status({ steps: 9 }), 2).why, /cannot be read/);
+});
+
+test("what cannot be read is tried again, and what has not changed is not read again", () => {
+  const state: Record<string, unknown> = { sites: sitesJson(rows(2, 0)), status: JSON.stringify(status()), frame: new Uint8Array(20) };
+  const model = fake(state);
+  const source = new Source(model, new Asks(model));
+  assert.equal(source.bare().size, 2);
+  assert.throws(() => source.receive(), /ends after 20 bytes/);
+  assert.throws(() => source.receive(), /ends after 20 bytes/);
+  state.frame = encode(rows(2, 5), 2);
+  source.receive();
+  const { frame: first, sites } = source.now(source.bare());
+  assert.deepEqual([...first.columns.mean], [5, 6]);
+  source.receive();
+  assert.equal(source.now(source.bare()).frame, first);
+  assert.equal(source.bare().sites, sites);
+});
+
+test("a chosen step is shown whatever comes, until the newest is followed again", () => {
+  const state: Record<string, unknown> = { sites: sitesJson(rows(2, 0)) };
+  const model = fake(state);
+  const source = new Source(model, new Asks(model));
+  const come = (step: number): void => {
+    state.status = JSON.stringify(status({ open: true, step, steps: step + 1 }));
+    state.frame = encode(rows(2, 10 * step), 2);
+    source.receive();
+  };
+  for (let step = 0; step < 5; step++) come(step);
+  source.choose(2);
+  come(5);
+  const then = source.now(source.bare());
+  assert.equal(then.moment, 2);
+  assert.equal(then.step, 2);
+  assert.deepEqual([...then.frame.columns.mean], [20, 21]);
+  assert.deepEqual([...then.latest.columns.mean], [50, 51]);
+  assert.equal(then.history.moments.length, 6);
+  source.choose(null);
+  assert.equal(source.now(source.bare()).moment, null);
+  assert.deepEqual([...source.now(source.bare()).frame.columns.mean], [50, 51]);
 });

@@ -1,0 +1,78 @@
+/** What the model has, read once whenever it changes: sites, status, the newest numbers and those of before. */
+import type { Asks } from "./asks";
+import { Data, Sites } from "./data";
+import { decodeFrame, emptyFrame, parseSites, parseStatus } from "./decode";
+import { shown } from "./history";
+import { Past } from "./past";
+import type { Model, Status } from "./types";
+
+export class Source {
+  /** The step that was chosen; null follows the newest. */
+  private step: number | null = null;
+  private readonly past: Past;
+  private readonly taken = new Map<string, unknown>();
+  private sites = new Sites([]);
+  private parsed = parseStatus("");
+  private latest = emptyFrame();
+
+  constructor(
+    private readonly model: Model,
+    private readonly asks: Asks,
+  ) {
+    this.past = new Past(model, asks);
+  }
+
+  /** The newest status, which a frozen view does not show. */
+  get status(): Status {
+    this.take("status", (text) => (this.parsed = parseStatus(text)));
+    this.asks.update(this.parsed);
+    return this.parsed;
+  }
+
+  /** Take in the numbers that came, shown or not: each step may be gone back to. */
+  receive(): void {
+    this.take("frame", (bytes) => (this.latest = decodeFrame(bytes)));
+    this.past.update(this.status, this.latest);
+    this.past.ask(this.status, false);
+  }
+
+  /** What there is without numbers, should these be unreadable. */
+  bare(): Data {
+    this.take("sites", (text) => (this.sites = new Sites(parseSites(text))));
+    return new Data(this.sites, this.status, emptyFrame());
+  }
+
+  /** The chosen moment, or else the newest numbers. */
+  now({ sites, status }: Data): Data {
+    const { step, latest } = this;
+    const history = this.past.history(status, latest.rows);
+    const place = step === null ? -1 : history.moments.filter((moment) => moment.step <= step).length - 1;
+    const moment = history.moments[place];
+    return new Data(sites, status, moment ? shown(moment, latest) : latest, history, moment ? place : null, latest);
+  }
+
+  /** Choose a step; null for the newest. */
+  choose(step: number | null): void {
+    this.step = step;
+    this.past.hold(step);
+  }
+
+  /** Whether the kernel can be asked for the steps, and was not yet. */
+  get missing(): boolean {
+    return this.past.missing(this.status);
+  }
+
+  /** Ask for them. */
+  load(): void {
+    this.past.ask(this.status, true);
+  }
+
+  /** Read a trait if it is another one than before; one that cannot be read is tried again. */
+  private take(key: string, read: (value: unknown) => void): void {
+    const value = this.model.get(key);
+    if (this.taken.has(key) && this.taken.get(key) === value) return;
+    this.taken.delete(key);
+    read(value);
+    this.taken.set(key, value);
+  }
+}
