@@ -23,6 +23,8 @@ def words(table: pa.Table, name: str, *, absent: bool = False) -> Words:
         ValueError: A row has none.
     """
     column = table.column(name).combine_chunks()
+    if pa.types.is_null(column.type):  # so pandas 2 writes words where there is none at all
+        column = column.cast(pa.string())
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     labels = column.dictionary.to_pylist()
