@@ -2,78 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 import tarfile
-import venv
 import zipfile
-from email.parser import Parser
 from pathlib import Path
 
 import pytest
 
+from tests.packaging.conftest import ROOT, run
+
 pytestmark = pytest.mark.xdist_group("packaging")
 
-ROOT = Path(__file__).parents[2]
 BUNDLE = "probe_nb/view/static/widget.js"
-
-
-def run(*command: object, **options: object) -> str:
-    done = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, check=False, **options
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-def path_without_node(folder: Path) -> str:
-    """Return a PATH on which the shell's tools are found, and Node.js is not."""
-    folder.mkdir()
-    for name in ("sh", "env", "uname"):
-        (folder / name).symlink_to(shutil.which(name))
-    assert shutil.which("node", path=folder) is None
-    assert shutil.which("npm", path=folder) is None
-    return str(folder)
-
-
-@pytest.fixture(scope="module")
-def without_node(tmp_path_factory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("path") / "bin"
-    return {**os.environ, "PATH": path_without_node(folder)}
-
-
-@pytest.fixture(scope="module")
-def sdist(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("sdist")
-    run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", folder, ROOT)
-    (archive,) = folder.glob("*.tar.gz")
-    return archive
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory, sdist, without_node) -> Path:
-    """Build the wheel from the sdist, on a machine without Node.js."""
-    folder = tmp_path_factory.mktemp("wheel")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
-    (source,) = (path for path in folder.iterdir() if path.is_dir())
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder]
-    run(*command, source, env=without_node)
-    (built,) = folder.glob("*.whl")
-    return built
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory, wheel, without_node) -> Path:
-    """Install the wheel, and nothing else, in an empty environment; return its interpreter."""
-    folder = tmp_path_factory.mktemp("empty") / "venv"
-    venv.create(folder, with_pip=False, symlinks=True)
-    python = folder / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index"]
-    run(*pip, wheel, env=without_node)
-    return python
 
 
 def names(wheel: Path) -> list[str]:
@@ -109,16 +48,20 @@ def test_the_wheel_holds_every_module(wheel):
     assert modules <= set(names(wheel))
 
 
-def test_the_wheel_describes_the_project(wheel):
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
-        metadata = Parser().parsestr(archive.read(name).decode())
+def test_the_wheel_describes_the_project(metadata):
     assert metadata["Name"] == "probe-nb"
     assert metadata["Requires-Python"] == ">=3.10"
     assert metadata["License-Expression"] == "BSD-3-Clause"
     assert metadata["License-File"] == "LICENSE"
-    extras = {"notebook", "demo", "fast", "npu", "test", "dev", "xlsx", "tensorboard", "cluster"}
-    assert set(metadata.get_all("Provides-Extra")) == extras
+    assert metadata.get_all("Project-URL") is None, "no address is known yet"
+    users = {"notebook", "demo", "fast", "npu", "xlsx", "tensorboard", "cluster"}
+    assert set(metadata.get_all("Provides-Extra")) == users | {"docs", "test", "dev"}
+
+
+def test_the_licence_is_in_the_wheel(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/licenses/LICENSE"))
+        assert archive.read(name) == (ROOT / "LICENSE").read_bytes()
 
 
 def test_the_sdist_holds_the_bundle_and_its_sources(sdist):
@@ -127,6 +70,18 @@ def test_the_sdist_holds_the_bundle_and_its_sources(sdist):
         assert f"probe_nb/view/frontend/{name}" in held
     assert BUNDLE in held
     assert [name for name in held if "node_modules" in name] == []
+
+
+def tracked() -> set[str]:
+    """Return the files of the project; of an unpacked sdist, which no git tracks, its tests."""
+    if (ROOT / "PKG-INFO").is_file():
+        return {path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("*.py")}
+    listed = run("git", "ls-files", "-z", cwd=ROOT).split("\0")
+    return {name for name in listed if name and (ROOT / name).is_file()}
+
+
+def test_the_sdist_holds_the_whole_project_so_that_its_tests_run_there(sdist):
+    assert sorted(tracked() - set(sdist_names(sdist))) == []
 
 
 def test_an_installed_wheel_offers_the_bundle_and_its_version(installed, wheel, tmp_path):
