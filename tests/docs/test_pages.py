@@ -81,3 +81,19 @@ def test_the_index_leads_to_every_page():
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
     assert {each for each in pages if f"({each})" not in index} == set()
+
+
+def cells(line: str) -> int:
+    """Count the cells of a row as GitHub does: a bar inside of code parts cells too, unless escaped."""
+    return len(re.findall(r"(?<!\\)\|", line)) - 1
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, *sorted((ROOT / "docs/decisions").glob("*.md"))], ids=name
+)
+def test_the_rows_of_a_table_have_as_many_cells_as_its_head(page):
+    text, torn = FENCED.sub("", page.read_text(encoding="utf-8")), []
+    for table in re.findall(r"(?:^\|.*\n?)+", text, re.MULTILINE):
+        head, *rows = table.strip().split("\n")
+        torn += [row for row in rows if cells(row) != cells(head)]
+    assert torn == []
