@@ -49,11 +49,14 @@ QUICK: Final = 250_000
 _DENSE: Final = 8
 """Numbers become no smaller than this when they are packed: larger ones need not be tried."""
 
-_PICTURES: Final = 4
-"""Kept tensors of which a picture is embedded, of one module."""
+PICTURES: Final = 12_000
+"""Bytes that pictures of kept tensors may take."""
 
-_PICTURES: Final = 4
-"""Kept tensors of which a picture is embedded, of one module."""
+_MOST: Final = 4
+"""Kept tensors of which a picture is embedded."""
+
+_AROUND: Final = 1_500
+"""Bytes of what stands around all that."""
 
 _LOADER: Final = """\
 const inflate = async (base64) => {
@@ -69,7 +72,9 @@ const mount = async (report) => {
   URL.revokeObjectURL(url);
   const state = JSON.parse(new TextDecoder().decode(await inflate(data.dataset.state)));
   state.frame = new DataView(await inflate(data.dataset.frame));
-  if (data.dataset.history) state.history = new DataView(await inflate(data.dataset.history));
+  for (const name of ["history", "picture"]) {
+    if (data.dataset[name]) state[name] = new DataView(await inflate(data.dataset[name]));
+  }
   const nothing = () => {};
   const model = { get: (key) => state[key], set: nothing, save_changes: nothing, on: nothing,
     off: nothing };
@@ -161,7 +166,7 @@ def mounted(
         return f"<div>{plain}</div>\n"
     key = secrets.token_hex(6)
     load = base64.b64encode(_LOADER.replace("@", key).encode()).decode()
-    packed = _embedded(source, choose, LIMIT - len(plain) - len(code) - len(load))
+    packed = _embedded(source, choose, LIMIT - _AROUND - len(plain) - len(code) - len(load))
     names = {"load": load, "code": code, **packed}
     data = "".join(f' data-{name}="{text}"' for name, text in names.items())
     data = f"<span hidden{data}></span>"
@@ -184,30 +189,31 @@ def _embedded(
         frame = _packed(source.frame(rows))
         if len(state) + len(frame) <= room - kept:
             break
-    if drawn := _drawn(source, rows):
-        more = _packed(json.dumps(texts | {"picture": base64.b64encode(drawn).decode()}).encode())
-        state = more if len(more) + len(frame) <= room else state
     room -= len(state) + len(frame)
-    history = _history(source, rows, room) if _has_history(source) else ""
-    return {"state": state, "frame": frame, "history": history}
+    picture = _pictures(source, rows, min(room, PICTURES))
+    history = _history(source, rows, room - len(picture)) if _has_history(source) else ""
+    return {"state": state, "frame": frame, "history": history, "picture": picture}
 
 
-def _drawn(source: FrameBuilder | Comparing, rows: Rows) -> bytes:
-    """Return pictures of what was kept of the module that the headline names."""
+def _pictures(source: FrameBuilder | Comparing, rows: Rows, room: int) -> str:
+    """Return pictures of kept tensors: of the headline's row, of its module, of the worst rows."""
     if not isinstance(source, FrameBuilder) or source.tensors is None or not source.tensors.any:
-        return b""
-    culprit, sites = source.verdict().site, source.tally.columns.tables.sites.values
-    if culprit is None:
-        return b""
-    there = {picture.name(each) for each in source.tensors.known() if each.data is not None}
-    module = source.tally.module
-    drawn = [
-        place
-        for place, row in enumerate(rows)
-        if (module[row] == module[culprit] and picture.name(sites[row]) in there) or row == culprit
-    ]
-    first = sorted(drawn, key=lambda place: rows[place] != culprit)[:_PICTURES]
-    return b"".join(source.picture(int(rows[place]), shown=place) for place in first)
+        return ""
+    culprit, module = source.verdict().site, source.tally.module
+    sites, known = source.tally.columns.tables.sites.values, source.tensors.known()
+    there = {picture.name(each) for each in known if each.data is not None}
+    worst = worst_first(source).tolist()
+    kept = [row for row in worst if row == culprit or picture.name(sites[row]) in there]
+    if culprit is not None:
+        kept.sort(key=lambda row: (row != culprit, module[row] != module[culprit]))
+    places = {int(row): place for place, row in enumerate(rows)}
+    found, data = "", b""
+    for row in [row for row in kept if row in places][:_MOST]:
+        data += source.picture(row, shown=places[row])
+        if len(more := _packed(data)) > room:
+            break
+        found = more
+    return found
 
 
 def _has_history(source: FrameBuilder | Comparing) -> TypeGuard[FrameBuilder]:

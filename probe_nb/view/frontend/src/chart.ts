@@ -9,7 +9,7 @@ const HEIGHT = 66;
 const CAP = 15;
 const AXIS_HEIGHT = 16;
 const LABEL_WIDTH = 30;
-const BAND_HEIGHT = 15;
+const BAND_HEIGHT = 14;
 
 /** The dtypes a reader may want to move to, and how they are called here. */
 const BANDS: readonly (readonly [dtype: string, name: string])[] = [

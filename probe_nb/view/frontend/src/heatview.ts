@@ -9,7 +9,7 @@ import {
 import { handled } from "./keys";
 import { shade, type Theme } from "./ramp";
 
-const HEIGHT = 118;
+const HEIGHT = 104;
 const AXIS = 13;
 const LABEL = 13;
 /** Left of the drawings: what is written along their heights. */
@@ -52,6 +52,7 @@ export class HeatView {
       this.heat = null;
       const why = data.history.why || (data.status.open ? "this is the first step that was seen" : "of this row one step is known");
       setText(this.words, why);
+      this.words.classList.remove("at");
       return;
     }
     const { dtype } = data.site(row);
@@ -149,7 +150,8 @@ export class HeatView {
     const { heat, cell } = this;
     if (!heat) return;
     setAttribute(this.words, "aria-live", cell ? "polite" : null);
-    const scale = heat.least < heat.most ? `light ${percent(heat.least, 1)} %, strong ${percent(heat.most, 1)} % of the elements` : "";
+    this.words.classList.toggle("at", cell !== null);
+    const scale = heat.least < heat.most ? `light ${percent(heat.least, 1)} %, strong ${percent(heat.most, 1)} %` : "";
     setText(this.words, cell ? saidOf(heat, cell) : scale);
   }
 

@@ -33,9 +33,9 @@ export interface About {
   neginf?: number;
 }
 
-/** Read pictures, one after the other; text is the same in base64, as a report embeds it. */
+/** Read pictures, one after the other. */
 export function decodePictures(value: unknown): Picture[] {
-  const bytes = typeof value === "string" ? Uint8Array.from(atob(value), (letter) => letter.charCodeAt(0)) : asBytes(value);
+  const bytes = asBytes(value);
   // typed views need an aligned start, which a message does not promise
   const { buffer, byteOffset, byteLength } = bytes.byteOffset % 8 === 0 ? bytes : bytes.slice();
   const found: Picture[] = [];

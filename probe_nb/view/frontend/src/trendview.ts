@@ -78,6 +78,7 @@ export class TrendView {
     const cursor = this.picture.querySelector(".cursor");
     const found = x === null || !this.line ? -1 : nearest(this.line.places, x);
     const place = this.line?.places[found];
+    this.words.classList.toggle("at", place !== undefined);
     if (!place) {
       if (cursor) setAttribute(cursor, "d", "");
       setText(this.words, this.summary());

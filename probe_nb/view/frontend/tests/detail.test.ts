@@ -29,11 +29,11 @@ function joined(...parts: Uint8Array[]): Uint8Array {
 
 const KEPT = { step: 3, call: 0, shape: [2, 2], dtype: "float32", slice: "", pooled: "", part: "", nan: 1, posinf: 0, neginf: 2 };
 
-test("pictures arrive one after the other, from any place in memory, and in base64", () => {
+test("pictures arrive one after the other, from any place in memory", () => {
   const bytes = joined(packed(4, KEPT, [[1, -2.5], [NaN, Infinity]]), packed(7, { why: "not kept" }), packed(8, KEPT, [[1e300]]));
   const moved = new Uint8Array(bytes.length + 3);
   moved.set(bytes, 3);
-  for (const value of [bytes, new DataView(moved.buffer, 3), btoa(String.fromCharCode(...bytes))]) {
+  for (const value of [bytes, new DataView(moved.buffer, 3)]) {
     const found = decodePictures(value);
     assert.deepEqual(found.map(({ row, height, width }) => [row, height, width]), [[4, 2, 2], [7, 0, 0], [8, 1, 1]]);
     assert.deepEqual([...(found[0] as Picture).cells], [1, -2.5, NaN, Infinity]);
@@ -107,7 +107,7 @@ test("while the run goes on nothing is asked, and the reason is said", async () 
 });
 
 test("a picture that a report embeds is there at once, and one that there is not has a reason", () => {
-  const { found } = pictures({ picture: btoa(String.fromCharCode(...joined(packed(2, KEPT, [[1]]), packed(3, { why: "budget" })))) }, true);
+  const { found } = pictures({ picture: joined(packed(2, KEPT, [[1]]), packed(3, { why: "budget" })) }, true);
   assert.equal((found.of(2, 77) as Picture).cells[0], 1);
   assert.equal(found.of(3, 77), "budget");
 });
