@@ -52,4 +52,5 @@ def test_the_versions_are_the_same():
     text = (SOURCES / "decode.ts").read_text(encoding="utf-8")
     assert f"const RUN = {wire.VERSION};" in text
     assert f"const COMPARISON = {wire.COMPARED};" in text
+    assert f"const MOMENTS = {wire.MOMENTS};" in text
     assert int(re.search(r"const MAGIC = (0x\w+);", text)[1], 16) == wire.MAGIC
