@@ -34,7 +34,7 @@ from probe_nb.analysis.compare.profile import profile, rows_of
 from probe_nb.errors import ConfigError
 from probe_nb.records import Records
 from probe_nb.run import Run, load, read_dump
-from probe_nb.terms import shown
+from probe_nb.terms import Made, shown
 
 if TYPE_CHECKING:
     from probe_nb.replay import Replay
@@ -317,6 +317,16 @@ def compare(
         SelectionError: No record is of a rank.
         FileNotFoundError: There is no such file.
         RunFormatError: It is no run and no dump.
+
+    >>> import torch, probe_nb as probe
+    >>> model, x = torch.nn.Linear(8, 8), torch.randn(4, 8)
+    >>> with probe.watch(model) as baseline:
+    ...     _ = model(x)
+    >>> with probe.watch(model) as candidate:
+    ...     _ = model(x)
+    >>> comparison = probe.compare(baseline, candidate)
+    >>> bool(comparison.fed_same), comparison.first_divergence(), comparison.counts
+    (True, None, {'same': 4})
     """
     one = opened(baseline)
     if candidate is None and ranks is None:
@@ -330,7 +340,8 @@ def compare(
     sides = _of(one), _of(other)
     check_known(mapping, _modules(one), _modules(other))
     with bars.progress("Comparing", WORK, "%") as told:
-        found = compared(*sides, options, known, told if progress else bars.silent)
+        hears = told if progress else bars.silent
+        found = compared(*sides, options, known, told=hears, owns=_owns(one))
     return Comparison(one, other, found)
 
 
@@ -369,6 +380,13 @@ def _modules(run: Run) -> set[str]:
     """Return the modules that have rows, and those that are known to have none."""
     seen = {site.module for site in run.columns.tables.sites.values}
     return seen | {str(made[1]) for made in run.info.tree}
+
+
+def _owns(run: Run) -> Callable[[str, str], bool]:
+    """Return what tells whether a module has parameters; one that nobody knows may have some."""
+    tree = (Made(*made) for made in run.info.tree)
+    none = {(made.model, made.module) for made in tree if made.total == 0}
+    return lambda model, module: (model, module) not in none
 
 
 def _rank(ranks: Any) -> int | None:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from probe_nb.analysis.tally import Tally
     from probe_nb.terms import RunInfo
 
-COLUMNS: Final = ("model", "module", "type", "reason", "rows", "remedy")
-"""The columns of `run.coverage()`."""
+COLUMNS: Final = ("module", "reason", "remedy", "type", "model", "rows")
+"""The columns of `run.coverage()`: what a terminal has room for comes first."""
 
 _CONTAINERS: Final = frozenset({"ModuleList", "ModuleDict", "ParameterList", "ParameterDict"})
 """Nobody can call these; runs of older versions do not say so."""

@@ -16,8 +16,8 @@ ABOVE: Final = "above"
 NOT_JUDGED: Final = "not_judged"
 
 COLUMNS: Final = (
-    *("run", "role", "leaf", "dtype", "shape", "device", "verdict", "error", "bound", "ratio"),
-    *("worst", "worst_bound", "mismatched", "amplification", "reason"),
+    *("run", "role", "leaf", "verdict", "error", "bound", "ratio", "reason", "worst"),
+    *("worst_bound", "mismatched", "amplification", "device", "shape", "dtype"),
 )
 """The columns of `Replay.df`, in order."""
 

@@ -27,7 +27,10 @@ __all__ = ["COLUMNS", "Callee", "Calls", "Frame", "Stack", "as_text"]
 OF: Final = ("model", "module", "type", "api")
 """The columns that say what was called."""
 
-COLUMNS: Final = ("step", "micro_step", "rank", *OF, "call", "parent", "stack")
+COLUMNS: Final = (
+    *("module", "api", "step", "call", "parent", "stack"),
+    *("type", "model", "micro_step", "rank"),
+)
 """The columns of `run.calls()`, in order."""
 
 _BUDGET: Final = 2**27

@@ -23,9 +23,8 @@ from probe_nb.store.words import coded, numbers, words
 from probe_nb.terms import DIRECTIONS, ROLES, Site, printable
 
 COLUMNS: Final = (
-    *("step", "micro_step", "rank", "order", "call"),
-    *OF_SITE,
-    *("kind", "value"),
+    *("module", "api", "leaf", "value", "kind", "role", "direction"),
+    *("type", "model", "order", "micro_step", "rank", "call", "step"),
 )
 """The columns of `run.values()`, in order."""
 
@@ -210,7 +209,7 @@ class Values:
         rows = np.empty(table.num_rows, _DTYPE)
         for name in _NUMBERS:
             rows[name] = numbers(table, name, _DTYPE[name])
-        sites, things = ([words(table, n) for n in names] for names in (OF_SITE, COLUMNS[-2:]))
+        sites, things = ([words(table, n) for n in names] for names in (OF_SITE, ("kind", "value")))
         rows["site"] = coded(sites, lambda *each: found._sites.code(_known_site(Site(*each))))
         rows["thing"] = coded(things, lambda *each: found._things.code(_known_thing(*each)))
         found._rows.extend(rows.tobytes())

@@ -74,6 +74,9 @@ def _table(of: Replay) -> list[str]:
         "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells
     ]
     left = len(of.df) - _ROWS
+    for row in of.df.head(_ROWS).itertuples():
+        if row.reason and str(row.reason) not in of.sentence:
+            lines += _wrapped(f"{_cells(row)[2]} of {row.run!s}: {row.reason!s}", "  ")
     return [
         "",
         *lines,

@@ -194,3 +194,78 @@ def test_parameters_of_a_dump_that_the_same_gradients_moved_otherwise_are(tmp_pa
     paths = [dumped(run, tmp_path / name) for run, name in zip(runs, "ab", strict=True)]
     first = probe.compare(*paths).first_divergence()
     assert (first.phase, first.step, first.role, first.module) == ("optimizer", 1, "param", "0")
+
+
+class Later(nn.Module):
+    """A curve that is one percent higher in one of its calls."""
+
+    def __init__(self, wrong: int) -> None:
+        super().__init__()
+        self.calls, self.wrong = 0, wrong
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return nn.functional.softplus(x) * (1.01 if self.calls == self.wrong else 1.0)
+
+
+def stepped(wrong: int, first: nn.Module, batches: list[Tensor], **options: Any) -> Any:
+    model = nn.Sequential(first, Later(wrong), nn.Tanh())
+    with probe.watch(model, **options) as run:
+        for batch in batches:
+            model(batch)
+    return run
+
+
+@pytest.mark.parametrize("wrong", [1, 2, 3])
+@pytest.mark.parametrize("way", ["", "saved"])
+def test_without_parameters_a_fault_of_a_later_step_is_named(wrong, way, tmp_path):
+    batches = [torch.randn(16, 8) for _ in range(3)]
+    one, two = stepped(0, nn.Tanh(), batches), stepped(wrong, nn.Tanh(), batches)
+    if way == "saved":
+        one = probe.load(one.save(tmp_path / "one.parquet"))
+    first = probe.compare(one, two).first_divergence()
+    assert (first.phase, first.module, first.step) == ("forward", "1", wrong - 1)
+    assert first.came_in == 0
+    assert first.difference == pytest.approx(0.01, rel=0.02)
+
+
+def test_without_parameters_a_batch_that_differs_later_was_not_fed_the_same():
+    batches = [torch.randn(16, 8) for _ in range(3)]
+    other = [*batches[:2], batches[2] * 1.5]
+    found = probe.compare(stepped(0, nn.Tanh(), batches), stepped(0, nn.Tanh(), other))
+    assert not found.fed_same
+    assert [(d.phase, d.step) for d in found.divergences] == [("fed", 2)]
+
+
+class Hidden(nn.Module):
+    """A layer that an optimizer moves, whose parameters nobody records, and curves behind it."""
+
+    def __init__(self, wrong: int) -> None:
+        super().__init__()
+        self.layer, self.curves = nn.Linear(8, 8), nn.Sequential(nn.Tanh(), Later(wrong))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.curves(self.layer(x))
+
+
+def unseen(wrong: int, rate: float) -> Any:
+    torch.manual_seed(1)
+    model = Hidden(wrong)
+    optimizer = torch.optim.Adam(model.parameters(), rate)
+    with probe.watch(model, roles="input, output") as run:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(16, 8)).square().mean().backward()
+            optimizer.step()
+    return run
+
+
+def test_where_parameters_are_not_recorded_what_has_none_is_judged_all_the_same():
+    first = probe.compare(unseen(0, 1e-2), unseen(3, 1e-2)).first_divergence()
+    assert (first.module, first.step) == ("curves.1", 2)
+
+
+def test_where_parameters_are_not_recorded_what_they_go_into_is_not_to_blame():
+    found = probe.compare(unseen(0, 1e-2), unseen(0, 2e-2))
+    assert (found.df["verdict"] == "diverged").any()
+    assert found.divergences == []

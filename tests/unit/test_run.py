@@ -305,7 +305,7 @@ def test_coverage_lists_what_was_not_seen_and_why():
     assert frame[["model", "module", "type", "reason"]].to_dict("records") == [facts]
     assert frame["rows"].isna().all()
     assert "module(x)" in frame["remedy"].item()
-    columns = ["model", "module", "type", "reason", "rows", "remedy"]
+    columns = ["module", "reason", "remedy", "type", "model", "rows"]
     assert list(frame.columns) == list(records.run([]).coverage().columns) == columns
 
 

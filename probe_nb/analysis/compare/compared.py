@@ -14,6 +14,7 @@ from probe_nb.analysis.compare.align import Alike, Pairs, Side, paired, sides
 from probe_nb.analysis.compare.calls import CallTree, Places
 from probe_nb.analysis.compare.checksums import alone, checksums, decide
 from probe_nb.analysis.compare.flow import Flow, flow
+from probe_nb.analysis.compare.ground import Owns
 from probe_nb.analysis.compare.judge import CLOSE, DIVERGED, NOT_COMPARABLE, SAME, Reasons
 from probe_nb.analysis.compare.measures import MEASURES, Measured, equal_numbers, measured
 from probe_nb.analysis.compare.naming import Mapped, mapping_of
@@ -126,7 +127,9 @@ def compared(
     candidate: tuple[Columns, Tensors],
     options: Options,
     known: float = rounding.MEASURED,
+    *,
     told: Told = silent,
+    owns: Owns = lambda _model, _module: True,
 ) -> Compared:
     """Compare two runs.
 
@@ -136,6 +139,7 @@ def compared(
         options: What the user said.
         known: What mean, std and l2 are known to, relative.
         told: Hears how much more of `WORK` was done.
+        owns: Whether a module of the baseline has parameters, or may have some.
     """
     mapping = mapping_of(options.mapping)
     factor, least = rounding.lowest(options.tolerance)
@@ -165,7 +169,7 @@ def compared(
     places = Places.of(one, pairs.baseline)
     tree = CallTree(one, pairs.baseline, places)
     small = _small(one, pairs, data[0], places, found)
-    flowed = flow(places, tree, found, data, tables[0].shapes.values, small)
+    flowed = flow(places, tree, found, data, tables[0].shapes.values, small, owns)
     beyond = flowed.beyond(found)
     beyond = np.where(unclear, 0.0, beyond)
     verdicts = _verdicts(found, unclear, flowed.close(found, beyond), reasons)

@@ -17,7 +17,7 @@ import pandas as pd
 from probe_nb.analysis.compare.backward import backward
 from probe_nb.analysis.compare.calls import CallTree, Places
 from probe_nb.analysis.compare.forward import forward
-from probe_nb.analysis.compare.ground import Flags, Floats, Ground, running
+from probe_nb.analysis.compare.ground import Flags, Floats, Ground, Owns, running
 from probe_nb.analysis.compare.measures import MEASURES, Measured
 from probe_nb.analysis.compare.moved import moved
 from probe_nb.store.table import Arrays
@@ -104,6 +104,7 @@ def flow(  # noqa: PLR0917
     data: tuple[Arrays, Arrays],
     shapes: list[tuple[int, ...]],
     small: Floats,
+    owns: Owns,
 ) -> Flow:
     """Find what came into each pair.
 
@@ -114,14 +115,15 @@ def flow(  # noqa: PLR0917
         data: Their columns.
         shapes: What the codes of the baseline's shapes stand for.
         small: Share of the elements of each gradient that are no larger than its rounding.
+        owns: Whether a module of the baseline has parameters.
     """
-    on = _on(places, tree, found, data, shapes, np.ones(len(found.scale)), small)
+    on = _on(places, tree, found, data, shapes, np.ones(len(found.scale)), small, owns)
     noise = on.noise
     came_in_whole = on.came_in
     if np.isfinite(found.apart[_WHOLE]).any():
         seen = np.isfinite(found.apart[_WHOLE]).any(axis=0)
         counts = np.where(seen, 1.0, _UNSEEN)
-        came_in_whole = _on(places, tree, found, data, shapes, counts, small).came_in
+        came_in_whole = _on(places, tree, found, data, shapes, counts, small, owns).came_in
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.where(on.reference > 0, found.scale / on.reference, 1.0)
     sums = places.are("param_grad", direction="backward") | places.are(
@@ -144,9 +146,10 @@ def _on(  # noqa: PLR0917
     shapes: list[tuple[int, ...]],
     counts: Floats,
     small: Floats,
+    owns: Owns,
 ) -> Ground:
     """Find all sources, where each difference counts so many times."""
-    on = Ground(places, tree, found, data, shapes, counts)
+    on = Ground(places, tree, found, data, shapes, counts, owns)
     backward(on, forward(on))
     moved(on, small)
     _usual(on)

@@ -23,8 +23,8 @@ _ABOUT: Final = ("step", "micro_step", "rank", "order", "call", *OF_SITE)
 _OF_SIDE: Final = ("dtype", "shape", "device", "numel", *STATISTICS, *COUNTS, "checksum", "status")
 
 COLUMNS: Final = (
-    *_ABOUT,
-    *("module_candidate", "verdict", "reason", "measure", "difference", "tolerance", "came_in"),
+    *("module", "role", "verdict", "difference", "leaf", "tolerance", "measure", "came_in"),
+    *("api", "direction", "reason", "module_candidate"),
     *(f"{name}_{part}" for name in STATISTICS for part in ("baseline", "candidate", "diff")),
     *(f"{name}_{part}" for name in COUNTS for part in ("baseline", "candidate", "diff")),
     *("histogram_distance", "checksum_same", *NAMES),
@@ -33,6 +33,7 @@ COLUMNS: Final = (
         for name in ("dtype", "shape", "device", "numel", "status", "row")
         for side in ("baseline", "candidate")
     ),
+    *("type", "model", "order", "micro_step", "rank", "call", "step"),
 )
 """The columns of `Comparison.df`, in order."""
 
@@ -108,13 +109,15 @@ def _judged(of: Compared, sizes: list[int]) -> dict[str, Any]:
     texts = pd.Index(of.reasons.texts, dtype="str")
     reason = np.append(of.reasons.codes, np.zeros(sizes[1] + sizes[2], np.int32))
     worst = np.where(of.found.difference > 0, of.found.worst(), ABSENT)
-    allowed = np.take_along_axis(of.found.allowed * of.flow.own, np.maximum(worst, 0)[None], 0)[0]
+    at = np.maximum(worst, 0)[None]
+    allowed = np.take_along_axis(of.found.allowed * of.flow.own, at, 0)[0]
+    apart = np.take_along_axis(of.found.apart, at, 0)[0]
     measure = np.append(worst, np.full(sizes[1] + sizes[2], ABSENT))
     return {
         "verdict": pd.Categorical.from_codes(codes.astype(np.int64), pd.Index(VERDICTS)),
         "reason": pd.Categorical.from_codes(reason, texts),
         "measure": pd.Categorical.from_codes(measure.astype(np.int64), pd.Index(MEASURES)),
-        "difference": _floats(of.found.difference, sizes),
+        "difference": _floats(np.where(worst < 0, of.found.difference, apart), sizes),
         "tolerance": _floats(np.where(worst < 0, of.found.tolerance.extreme, allowed), sizes),
         "came_in": _floats(of.flow.came_in, sizes),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Final
 
@@ -18,6 +19,8 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Rows = NDArray[np.intp]
+Owns = Callable[[str, str], bool]
+"""Tells of a model and the path of a module whether it has parameters, or may have some."""
 
 GAIN: Final = 16.0
 """By how much a forward call may enlarge a relative difference that came in. A linear map enlarges
@@ -44,6 +47,7 @@ class Ground:
         reference: Scale of what came in, 0 where that says nothing.
         gain: By how much a difference that came in may grow.
         noise: What only noise has moved.
+        owns: Whether a module has parameters.
     """
 
     def __init__(  # noqa: PLR0917
@@ -54,9 +58,10 @@ class Ground:
         data: tuple[Arrays, Arrays],
         shapes: list[tuple[int, ...]],
         counts: Floats,
+        owns: Owns,
     ) -> None:
         """Begin with what was measured; each difference `counts` so many times."""
-        self.places, self.tree, self.found = places, tree, found
+        self.places, self.tree, self.found, self.owns = places, tree, found, owns
         self.e = np.nan_to_num(found.difference, nan=0.0, posinf=np.inf) * counts
         self.scale: Floats = found.scale
         self.training: Flags = data[0]["training"] == 1

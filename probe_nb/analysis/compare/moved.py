@@ -66,14 +66,35 @@ def _loose(on: Ground, small: Floats, grads: Flags) -> None:
 
 
 def _hidden(on: Ground, later: Flags) -> None:
-    """Parameters that an unseen optimizer moved and nobody recorded explain everything."""
+    """Parameters that an unseen optimizer moved and nobody recorded explain all they go into.
+
+    That is what comes out of modules that have some, and what the code of such a module makes of
+    it. Of the rest the sources are there, though what differs may be in few elements.
+    """
     places = on.places
     process = places.process
     told = np.zeros(int(process.max(initial=0)) + 1, np.bool_)
     told[process[places.are("param")]] = True
     named = on.of_sites([bool(s.api) for s in places.sites])
     rows = later & on.training & ~told[process] & ~named & (places.direction < _OPTIMIZER)
-    on.came_in[rows] = np.inf
+    moves = on.of_sites([on.owns(s.model, s.module) for s in places.sites])
+    if not moves.any():
+        return
+    within = _within(on, moves)
+    on.came_in[rows & within] = np.inf
+    on.gain[rows & ~within] *= _DRIFT
+
+
+def _within(on: Ground, moves: Flags) -> Flags:
+    """Tell which pairs the code of such a module made: an input is made by that around it."""
+    places, tree = on.places, on.tree
+    found = moves.copy()
+    made_around = places.are("input", "grad_output")
+    found[made_around] = True  # of what is around a call that was not recorded nothing is known
+    rows = np.flatnonzero(made_around & (tree.of >= 0))
+    parent = tree.parent[tree.of[rows]]
+    found[rows[parent >= 0]] = moves[tree.first[parent[parent >= 0]]]
+    return found
 
 
 def _training(on: Ground, moving: Flags) -> Flags:

@@ -15,7 +15,7 @@ from probe_nb.analysis.compare.compared import Compared
 from probe_nb.analysis.compare.naming import unwrapped
 
 Rows = NDArray[np.intp]
-COLUMNS: Final = ("side", "model", "module", "type", "api", "rows", "calls", "reason", "suggestion")
+COLUMNS: Final = ("module", "api", "side", "reason", "suggestion", "type", "model", "rows", "calls")
 _CERTAIN: Final = 0.6
 """A suggestion must be at least so like what it is for, from 0 to 1."""
 
@@ -51,15 +51,9 @@ def one_sided(of: Compared) -> pd.DataFrame:
     likely = _likely(left)
     rows = [
         (
-            e.side,
-            e.model,
-            e.module,
-            e.type,
-            e.api,
-            e.rows,
-            e.calls,
-            _reason(e),
+            *(e.module, e.api, e.side, _reason(e)),
             likely.get((e.side, e.module, e.api), ""),
+            *(e.type, e.model, e.rows, e.calls),
         )
         for each in ("baseline", "candidate")
         for e in left[each]

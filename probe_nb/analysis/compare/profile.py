@@ -14,8 +14,8 @@ from probe_nb.terms import shown
 
 _ROLES: Final = {"forward": "output", "backward": "grad_input"}
 COLUMNS: Final = (
-    *("order", "step", "model", "module", "type", "api", "role", "leaf", "call"),
-    *("difference", "came_in", "gain", "tolerance", "verdict"),
+    *("module", "difference", "tolerance", "verdict", "came_in", "gain"),
+    *("role", "leaf", "type", "api", "model", "order", "call", "step"),
 )
 
 
