@@ -110,7 +110,7 @@ def _draw_outside(
         ground = ax.axvspan(
             place - half, place + half, foot, 1, facecolor="none", edgecolor=colours.alarm
         )
-        ground.set(hatch="////", alpha=0.45, linewidth=0)
+        ground.set(hatch="xxxx", alpha=0.45, linewidth=0)
         ax.bar([place], [count], width=2 * half, color=colours.alarm)
         text = ax.annotate(
             f"{count:,}",

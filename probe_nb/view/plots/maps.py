@@ -94,10 +94,10 @@ def bad_cells(
     ground = PatchCollection(boxes, facecolor=colours.alarm, edgecolor=colours.alarm, linewidth=1)
     ground.set_gid("bad")
     hatch = PatchCollection(boxes, facecolor="none", edgecolor=colours.page, linewidth=0)
-    hatch.set_hatch("////")
+    hatch.set_hatch("xxxx")
     for each in (ground, hatch):
         ax.add_collection(each, autolim=False)
-    sample = Patch(facecolor=colours.alarm, edgecolor=colours.page, hatch="////", linewidth=0)
+    sample = Patch(facecolor=colours.alarm, edgecolor=colours.page, hatch="xxxx", linewidth=0)
     return [(sample, "NaN or Inf")]
 
 

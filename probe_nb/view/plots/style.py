@@ -17,8 +17,14 @@ from probe_nb.terms import printable
 
 _LIGHT: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#7A5195")
 _DARK: Final = ("#56B4E9", "#E69F00", "#2BC596", "#CC79A7", "#F0E442", "#B79BDB")
-_ALARM: Final = ("#C43C00", "#FF7F50")
+_ALARM: Final = ("#99180A", "#FF8A5C")
 """Of Okabe and Ito's palette, made lighter or darker where the page asks for it."""
+
+_SHADES: Final = (
+    ("#D9E8F3", "#8CBEDE", "#338DC2", "#005E96", "#002C4D"),
+    ("#1C3445", "#225C82", "#388CBE", "#76C0EC", "#CDEAFD"),
+)
+"""One hue from little to much; the inspector draws with the same ones (`ramp.ts`)."""
 
 _HALF: Final = 0.5
 
@@ -54,9 +60,8 @@ class Palette:
         return self.lines[0]
 
     def magnitudes(self) -> colors.Colormap:
-        """Colours from small to large, all of them apart from the page."""
-        shades = plt.get_cmap("viridis")(np.linspace(0.18 if self.dark else 0.0, 1.0, 256))
-        return colors.ListedColormap(shades, name="magnitudes")
+        """Colours from small to large, all of them apart from the page; lightness tells them."""
+        return colors.LinearSegmentedColormap.from_list("magnitudes", _SHADES[self.dark])
 
     def signed(self) -> colors.Colormap:
         """Colours from negative over grey to positive."""

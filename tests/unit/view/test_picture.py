@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
+import re
 import subprocess
 import sys
 
@@ -12,8 +15,9 @@ import torch
 
 import probe_nb as probe
 from probe_nb.store.kept import Kept
-from probe_nb.view import picture
+from probe_nb.view import picture, report
 from probe_nb.view.frame import reading
+from probe_nb.view.inspector import Inspector
 
 NAN, INF = float("nan"), float("inf")
 
@@ -240,7 +244,7 @@ def test_a_saved_run_is_drawn_without_torch(tmp_path):
 import json, pathlib, sys
 from probe_nb.store import tensors
 from probe_nb.store.kept import described
-from probe_nb.view import picture
+from probe_nb.view import picture, report
 path = pathlib.Path({str(tmp_path / "run.safetensors")!r})
 with path.open("rb") as file:
     head = json.loads(file.read(int.from_bytes(file.read(8), "little")))
@@ -268,3 +272,59 @@ def test_a_damaged_or_missing_file_is_a_reason_and_no_error(tmp_path):
     path.unlink()
     about, _ = pictures(run)["", "input"]
     assert about["why"] == "The file with the tensor is gone."
+
+
+# -- in the inspector and in a report ------------------------------------------------------------
+
+
+def test_the_widget_answers_with_the_picture_of_the_row_that_was_asked_for():
+    run = watched(keep="*")
+    widget = Inspector(run)
+    sites = run.columns.tables.sites.values
+    row = next(at for at, site in enumerate(sites) if site.role == "input")
+    widget._handle_custom_msg({"ask": "picture", "row": row, "step": 1}, [])
+    about, values = unpacked(widget.picture)
+    assert (about["row"], about["step"]) == (row, 1)
+    np.testing.assert_array_equal(values, np.full((2, 3), 1.0))
+    widget._handle_custom_msg({"ask": "picture", "row": 99}, [])  # there is no such row
+    assert "IndexError" in json.loads(widget.refused)["picture"]
+    widget.close()
+
+
+def embedded(html):
+    found = re.search(r' data-picture="([^"]*)"', html)
+    data = gzip.decompress(base64.b64decode(found[1])) if found and found[1] else b""
+    pictures = []
+    while data:
+        about, values = unpacked(data)
+        pictures.append((about, values))
+        size = int(np.frombuffer(data, "<u4", 8)[4])
+        data = data[32 + -(-size // 8) * 8 + values.nbytes :]
+    return pictures
+
+
+def test_a_report_brings_the_tensors_of_the_culprits_module():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2))
+    with probe.watch(model, live=False, keep=probe.Keep("1", roles="input, output")) as run:
+        model(torch.tensor([[1.0, NAN, 2.0]]))
+        with torch.no_grad():
+            model[1].bias[0] = NAN
+    found = embedded(report.html_page(run))
+    rows = {about["row"] for about, _ in found}
+    assert len(found) == len(rows) == 3  # of the root's input, where it began, there is none
+    assert found[0][0]["why"] == "keep= did not ask for this tensor."
+    for _, values in found[1:]:
+        np.testing.assert_array_equal(values, [[NAN, NAN]])
+
+
+def test_large_pictures_leave_a_report_as_small_as_it_was_promised():
+    model = torch.nn.Linear(64, 64)
+    with probe.watch(model, live=False, keep=probe.Keep("*", roles="input, output")) as run:
+        model(torch.randn(64, 64, dtype=torch.float32))
+    html = report.html_page(run)
+    assert len(html) < report.LIMIT
+    assert len(re.search(r' data-picture="([^"]*)"', html)[1]) <= report.PICTURES
+
+
+def test_a_run_that_keeps_nothing_has_no_picture_to_embed():
+    assert embedded(report.html_page(watched())) == []

@@ -10,8 +10,8 @@ const SHARES: Record<Theme, readonly Colour[]> = {
 
 /** Purple below zero, green above it, grey where nothing is: the colours of the plots. */
 const SIGNED: Record<Theme, readonly Colour[]> = {
-  light: [[118, 42, 131], [178, 134, 188], [228, 229, 231], [120, 175, 147], [0, 105, 62]],
-  dark: [[216, 166, 240], [146, 113, 166], [62, 66, 71], [86, 142, 110], [127, 224, 168]],
+  light: [[118, 42, 131], [157, 121, 168], [196, 199, 204], [98, 152, 133], [0, 105, 62]],
+  dark: [[216, 166, 240], [156, 133, 172], [95, 99, 104], [111, 162, 136], [127, 224, 168]],
 };
 
 export type Theme = "light" | "dark";
