@@ -1,17 +1,19 @@
 /**
  * Interrupts the kernel, where the front end lends us its handle: only there is anything shown.
  *
- * The cell ends with KeyboardInterrupt as by the notebook's own button; what was recorded becomes the report.
+ * The cell ends with KeyboardInterrupt as by the notebook's own button; what was recorded becomes the report. It is there
+ * as long as the run is open: whether a cell runs is not to be had (a kernel is called idle after each message that
+ * another of its threads has answered), and to interrupt one that is idle does nothing.
  */
 import { h, setText } from "./dom";
 import type { Kernel, Model } from "./types";
 
+/** Milliseconds after which it can be pressed again: a kernel may be deep in code that does not listen. */
+const AGAIN = 3000;
+
 export class StopButton {
   readonly element: HTMLButtonElement;
-  private open = false;
-  private stopping = false;
-  private heard: Kernel | null = null;
-  private readonly changed = (): void => this.paint();
+  private waiting = 0;
 
   constructor(private readonly model: Model) {
     this.element = h("button", { type: "button", class: "toggle stop", hidden: true }, "■ stop");
@@ -20,19 +22,11 @@ export class StopButton {
   }
 
   show(open: boolean): void {
-    this.open = open;
-    const { kernel } = this;
-    if (kernel !== this.heard) {
-      this.destroy();
-      kernel?.statusChanged?.connect(this.changed);
-      this.heard = kernel;
-    }
-    this.paint();
+    this.element.hidden = !open || this.kernel === null;
   }
 
   destroy(): void {
-    this.heard?.statusChanged?.disconnect(this.changed);
-    this.heard = null;
+    clearTimeout(this.waiting);
   }
 
   /** The kernel, where it can be interrupted; what front ends show of themselves is no promise. */
@@ -45,28 +39,23 @@ export class StopButton {
     }
   }
 
-  /** Shown while a cell runs, as far as the front end tells. */
-  private paint(): void {
-    const { kernel } = this;
-    const busy = kernel !== null && (kernel.status === undefined || kernel.status === "busy");
-    if (!busy) this.stopping = false;
-    this.element.hidden = !this.open || !busy;
-    this.element.disabled = this.stopping;
-    setText(this.element, this.stopping ? "stopping …" : "■ stop");
-  }
-
   private stop(): void {
-    this.stopping = true;
-    this.paint();
+    this.wait(true);
+    this.waiting = window.setTimeout(() => this.wait(false), AGAIN);
     const failed = (error: unknown): void => {
-      this.stopping = false;
-      this.paint();
       this.element.title = `The front end could not interrupt the kernel: ${String(error)}`;
+      this.wait(false);
     };
     try {
-      void this.kernel?.interrupt?.()?.catch?.(failed);
+      this.kernel?.interrupt?.()?.catch?.(failed);
     } catch (error) {
       failed(error);
     }
+  }
+
+  private wait(on: boolean): void {
+    clearTimeout(this.waiting);
+    this.element.disabled = on;
+    setText(this.element, on ? "stopping …" : "■ stop");
   }
 }

@@ -14,8 +14,6 @@ export interface Model {
 /** What a notebook knows of its kernel, as far as we use it. */
 export interface Kernel {
   interrupt?(): Promise<void>;
-  readonly status?: string;
-  readonly statusChanged?: { connect(slot: () => void): unknown; disconnect(slot: () => void): unknown };
 }
 
 /** Where a record was taken; row i of `sites` is row i of the frame. */
