@@ -6,6 +6,7 @@ import { followTheme } from "./theme";
 import type { Model } from "./types";
 import detail from "./detail.css";
 import slider from "./slider.css";
+import table from "./table.css";
 import css from "./widget.css";
 
 const KEYS = ["sites", "status", "frame", "history", "picture", "refused"];
@@ -17,7 +18,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const shadow = host.attachShadow({ mode: "open" });
   const probe = h("span", { class: "probe", "aria-hidden": "true" });
   const inspector = new Inspector(model);
-  shadow.append(h("style", {}, css, slider, detail), probe, inspector.element);
+  shadow.append(h("style", {}, table, css, slider, detail), probe, inspector.element);
   el.append(host);
   const stopKeys = shieldKeys(host);
   const stopTheme = followTheme(host, probe, inspector.element);

@@ -1,10 +1,12 @@
-/** The colours, as they stand in the style sheet: readable in both themes, and told apart by everyone. */
+/** The colours, as they stand in the style sheets: readable in both themes, and told apart by everyone. */
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
+import { readdirSync, readFileSync } from "node:fs";
 import { test } from "vitest";
 import { luminance } from "../src/theme";
 
-const CSS = readFileSync(new URL("../src/widget.css", import.meta.url), "utf8");
+const SOURCES = new URL("../src/", import.meta.url);
+const SHEETS = readdirSync(SOURCES).filter((name) => name.endsWith(".css"));
+const CSS = SHEETS.map((name) => readFileSync(new URL(name, SOURCES), "utf8")).join("\n");
 
 type Rgb = [number, number, number];
 
