@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -26,28 +27,56 @@ def name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory):
+    """Start a process that runs pages, each in a fork: what is slow to import is imported once."""
+    folder = str(tmp_path_factory.mktemp("runner"))
+    settings = {
+        "PYTHONPATH": str(ROOT),
+        "IPYTHONDIR": folder,
+        "MPLBACKEND": "Agg",
+        "MPLCONFIGDIR": folder,
+        "OMP_NUM_THREADS": "1",
+    }
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", str(RUNNER)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **settings},
+    ) as process:
+        yield process
+        process.stdin.close()
+
+
+def ran(runner, page: Path, folder: Path) -> int:
+    runner.stdin.write(json.dumps([str(page), str(folder)]) + "\n")
+    runner.stdin.flush()
+    return int(runner.stdout.readline())
+
+
+@pytest.mark.xdist_group("pages")
 @pytest.mark.parametrize("page", WITH_CODE, ids=name)
-def test_the_code_of_a_page_runs_from_top_to_bottom(page, tmp_path):
+def test_the_code_of_a_page_runs_from_top_to_bottom(page, tmp_path, runner):
     before = tmp_path / "dump_path/step2/proc1/dump.json"  # as another process left it
     before.parent.mkdir(parents=True)
     before.write_text("{}", encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(RUNNER), str(page)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "IPYTHONDIR": str(tmp_path),
-            "MPLBACKEND": "Agg",
-            "MPLCONFIGDIR": str(tmp_path),
-            "OMP_NUM_THREADS": "1",
-        },
-        timeout=240,
-    )
-    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    assert ran(runner, page, tmp_path) == 0, (tmp_path / "printed").read_text("utf-8")[-8000:]
+
+
+@pytest.mark.xdist_group("pages")
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
+        ("```pycon\n>>> 1 + 1\n3\n```\n", "the block at page.md:2 shows something else"),
+        ("# Page\n\n```python\n1 / 0\n```\n", "the block at page.md:4 failed"),
+        ("```ipython\nimport os\n```\n```python\nos._exit(3)\n```\n", ""),
+    ],
+)
+def test_a_page_that_is_wrong_is_found(page, said, tmp_path, runner):
+    (tmp_path / "page.md").write_text(page, encoding="utf-8")
+    assert ran(runner, tmp_path / "page.md", tmp_path) != 0
+    assert said in (tmp_path / "printed").read_text(encoding="utf-8")
 
 
 def anchors(page: Path) -> set[str]:
