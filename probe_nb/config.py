@@ -148,6 +148,7 @@ def checked(
         on_finding=on_finding,
         keep=keep,
         checksum=checksum,
+        slices=slices,
     )
     _alone(
         '`level="debug"` records what `probe.save` is given and no call'
@@ -157,6 +158,7 @@ def checked(
         scope=scope,
         names=names,
         when=when,
+        roles=roles,
     )
     if on_finding is not None and not callable(on_finding):
         raise ConfigError(f"`on_finding` is {on_finding!r}; give a function of one finding.")

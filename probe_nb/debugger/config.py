@@ -184,6 +184,8 @@ def _checked(values: dict[str, Any], section: dict[str, Any], notices: tuple[str
     if task == "structure" and level not in ("L0", "mix"):
         notices += (f"The task `structure` has no level `{level}`: it was taken as `mix`.",)
         level = "mix"
+    if task == "structure" and section["slice"]:
+        notices += ("The task `structure` reads no tensor: `slice` cuts none.",)
     _path(values["dump_path"])
     steps, wants = _numbers(values["step"], "step")
     ranks, wants_rank = _numbers(values["rank"], "rank")

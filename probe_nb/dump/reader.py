@@ -29,6 +29,9 @@ from probe_nb.store.values import Values
 from probe_nb.terms import RunInfo, printable
 
 LEVELS: Final = {"L0": "module", "L1": "api", "mix": "mix", "debug": "debug"}
+_LOOKED_AT: Final = 50
+"""Folders inside one that is no dump."""
+
 _ROLES: Final = ("input", "output", "param", "grad_output", "grad_input", "param_grad", "value")
 
 
@@ -54,8 +57,21 @@ def read(path: Path, *, step: Steps = None, rank: Steps = None, budget: int | No
     reports.end()
     if not reader.files:
         said = "".join(f" {text}." for text in notices[:3])
-        raise RunFormatError(f"Nothing in `{path}` is a dump of msProbe's.{said}")
+        raise RunFormatError(f"Nothing in `{path}` is a dump of msProbe's.{said}{_inside(path)}")
     return reader.parts(path, found)
+
+
+def _inside(path: Path) -> str:
+    """Name a folder inside that is a dump, if there is one."""
+    try:
+        within = sorted(each for each in path.iterdir() if each.is_dir() and not each.is_symlink())
+    except OSError:
+        return ""
+    there = [each.name for each in within[:_LOOKED_AT] if folders.find(each, lambda _: None)]
+    if not there:
+        return ""
+    more = f", as {len(there) - 1} more are" if len(there) > 1 else ""
+    return f" `{path / there[0]}` is one{more}: give the folder of one dump."
 
 
 def _chosen(found: list[Folder], path: Path, step: Steps, rank: Steps) -> list[Folder]:

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from probe_nb.debugger import config
+from probe_nb.debugger import collecting, config
 from probe_nb.errors import ConfigError
 
 PACKAGED = {  # what msProbe itself ships, and what the seed's documentation calls the default
@@ -186,6 +186,13 @@ def test_the_structure_is_of_modules(written):
     assert settings.level == "mix"
     assert settings.notices == ("The task `structure` has no level `L1`: it was taken as `mix`.",)
     assert config.read(written(task="structure", level="L0")).level == "L0"
+
+
+def test_a_slice_of_a_structure_is_noticed(written):
+    cut = {"slice": [{"dim": 0, "begin": 0, "end": 1}]}
+    settings = config.read(written(task="structure", level="L0", structure=cut))
+    assert settings.notices == ("The task `structure` reads no tensor: `slice` cuts none.",)
+    assert collecting.options(settings).slices == ()
 
 
 def test_a_scope_has_whole_names_of_calls(written):

@@ -275,11 +275,12 @@ def test_what_is_asked_as_yes_or_no_is_no_text_and_no_number(option, value):
                 "checksum": "xor",
                 "stop_on": "nonfinite",
                 "extras": "hist",
+                "slices": [{"dim": 0, "begin": 0, "end": 1}],
             },
         ),
         (
             {"level": "debug"},
-            {"select": "fc1", "scope": ("a", "b"), "names": "fc1", "when": "train"},
+            {"select": "fc1", "scope": ("a", "b"), "names": "fc1", "when": "train", "roles": "input"},
         ),
     ],
 )
