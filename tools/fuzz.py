@@ -200,7 +200,7 @@ def fuzz(
             command = [
                 sys.executable,
                 "-m",
-                "tests.fuzz",
+                "tools.fuzz",
                 *names,
                 "--seed",
                 str(seed),

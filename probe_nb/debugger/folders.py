@@ -14,6 +14,7 @@ from probe_nb.errors import ConfigError, notify
 from probe_nb.run import Run
 
 _NO_RANK = -1
+_LOST = "could not be written"
 
 
 class Folder:
@@ -31,12 +32,16 @@ class Folder:
     def make(self, rank: int | None) -> None:
         """Make the folder: one that cannot be made is told before anything is collected.
 
+        In the middle of a training it is told as what cannot be written: that goes on.
+
         Raises:
             ConfigError: It cannot be made.
         """
         try:
             self._place(rank).mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError) as error:  # a name with a zero in it is no name
+            if len(self._run):  # in the middle of a training
+                return
             raise ConfigError(
                 f"`dump_path` is `{self._settings.dump_path}`, in which no folder can be made: "
                 f"{error}"
@@ -53,9 +58,19 @@ class Folder:
         try:
             self._write(self._place(rank))
         except Exception as error:
-            text = f"the files of step {self._step} could not be written: {error!r}"
-            self._run.info.notices.append(text)
-            notify(f"probe_nb: {text}. The run in memory is whole: `debugger.run`.")
+            self._tell(error)
+
+    def _tell(self, error: Exception) -> None:
+        """Warn of the first step whose files are missing; the notices of the run list all."""
+        notices = self._run.info.notices
+        told = any(_LOST in each for each in notices)
+        text = f"the files of step {self._step} {_LOST}: {error!r}"
+        notices.append(text)
+        if not told:
+            notify(
+                f"probe_nb: {text}. The run in memory is whole: `debugger.run`, whose "
+                "`info.notices` list every such step."
+            )
 
     def _write(self, place: Path) -> None:
         run = self._run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
+import io
 import math
 import re
 import uuid
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from probe_nb.appending import appended
 from probe_nb.errors import ConfigError
 from probe_nb.exports.layout import Layout, Row
 
@@ -102,9 +104,10 @@ def number(value: Any, ndigits: int) -> Any:
 
 
 def append(path: Path, head: list[str], rows: Iterable[Iterable[Any]]) -> None:
-    """Append rows to a file, which begins with the names of its columns."""
-    with path.open("a", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        if not file.tell():
-            writer.writerow(head)
-        writer.writerows(rows)
+    """Append rows to a file, all or none; it begins with the names of its columns."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    if not path.exists() or not path.stat().st_size:
+        writer.writerow(head)
+    writer.writerows(rows)
+    appended(path, text.getvalue().encode())

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import secrets
+import socket
+import struct
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from probe_nb.appending import appended
 from probe_nb.exponents import Histogram
 from probe_nb.exports.layout import FEATURES, Layout, Row
 from probe_nb.exports.lines import Line, lines
 from probe_nb.store.columns import Columns
 
+_VERSION: Final = "brain.Event:2"
+_CHUNK: Final = 2**20
 _NO_NUMBERS: Final = ("shape", "dtype")
 STATISTICS: Final = ("min", "max", "mean", "l2")
 _COUNTS: Final = ("nan_count", "posinf_count", "neginf_count")
@@ -32,11 +39,20 @@ def _library(name: str) -> Any:
 
 
 class Events:
-    """One event file. tensorboardX would change names that have a colon or a bracket."""
+    """One event file, written without a thread: that of tensorboardX waits for ever on a full disk.
+
+    tensorboardX would also change names that have a colon or a bracket.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self._file = _library("tensorboardX").FileWriter(str(folder))
         self._summary = _library("tensorboardX.proto.summary_pb2")
+        self._event = _library("tensorboardX.proto.event_pb2").Event
+        self._sum = _library("tensorboardX.record_writer").masked_crc32c
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"events.out.tfevents.{time.time_ns() // 10**9}.{socket.gethostname()}"
+        self._path = folder / f"{name}.{secrets.token_hex(4)}"
+        self._head = self._record(self._event(wall_time=time.time(), file_version=_VERSION))
+        self._waiting = bytearray()
 
     def scalar(self, tag: str, value: float, step: int) -> None:
         """Write one number."""
@@ -60,15 +76,28 @@ class Events:
         self._write(self._summary.Summary.Value(tag=tag, histo=made), line.step)
 
     def _write(self, value: Any, step: int) -> None:
-        self._file.add_summary(self._summary.Summary(value=[value]), step)
+        summary = self._summary.Summary(value=[value])
+        event = self._event(wall_time=time.time(), step=step, summary=summary)
+        self._waiting += self._record(event)
+        if len(self._waiting) > _CHUNK:
+            self.flush()
+
+    def _record(self, event: Any) -> bytes:
+        """Return an event as TensorBoard reads one: its length, itself, and a sum of each."""
+        data = event.SerializeToString()
+        size = struct.pack("<Q", len(data))
+        sums = [struct.pack("<I", self._sum(each)) for each in (size, data)]
+        return bytes(size + sums[0] + data + sums[1])
 
     def flush(self) -> None:
-        """Have everything in the file."""
-        self._file.flush()
+        """Have everything in the file; what finds no room there is lost.
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        Raises:
+            OSError: It cannot be written.
+        """
+        waiting, self._waiting = self._waiting, bytearray()
+        if waiting or not self._path.exists():
+            appended(self._path, bytes(waiting if self._path.exists() else self._head + waiting))
 
 
 class Board:
@@ -99,9 +128,9 @@ class Board:
             events.flush()
 
     def close(self) -> None:
-        """Close every file."""
+        """Have everything in the files."""
         for events in self._events.values():
-            events.close()
+            events.flush()
         self._events.clear()
 
 
@@ -114,7 +143,7 @@ def write_run(columns: Columns, folder: Path) -> None:
             if line.measured:
                 _write_row(events, columns, line, used)
     finally:
-        events.close()
+        events.flush()
 
 
 def _write_row(

@@ -183,8 +183,16 @@ class Watcher:
     def _append(self, path: Path, found: Mapping[str, Any]) -> None:
         """Add to the object in the file: what is there already is not written again."""
         text = json.dumps(found, indent=1)
-        with path.open("r+b") as file:
-            end = len("{}") if self._is_empty else len("\n}")
-            file.seek(-end, os.SEEK_END)
-            file.write((text if self._is_empty else f",{text[1:]}").encode())
+        end = b"{}" if self._is_empty else b"\n}"
+        with path.open("r+b", buffering=0) as file:
+            at = file.seek(-len(end), os.SEEK_END)
+            left = memoryview((text if self._is_empty else f",{text[1:]}").encode())
+            try:
+                while left:
+                    left = left[file.write(left) :]
+            except BaseException:  # no room: it is as it was
+                file.seek(at)
+                file.write(end)
+                file.truncate()
+                raise
         self._is_empty = False

@@ -40,6 +40,7 @@ class Recorded:
         self._stepped = stepped
         self._optimizer = None if optimizer is None else weakref.ref(optimizer)
         self._hook: RemovableHandle | None = None
+        self._lost = 0
         self.run: Run = self._begin()
 
     def _begin(self, **options: Any) -> Run:
@@ -66,7 +67,12 @@ class Recorded:
         try:
             self._stepped()
         except Exception as error:  # a fault of ours is never the user's
-            notify(f"probe_nb: the monitor could not write a step: {error!r}")
+            self._lost += 1
+            if self._lost == 1:
+                notify(
+                    f"probe_nb: the monitor could not write a step: {error!r}. It goes on, and "
+                    "says at the end how many it could not."
+                )
 
     def _let_go(self) -> None:
         if self._hook is not None:
@@ -77,3 +83,6 @@ class Recorded:
         """End the session; may be repeated."""
         stop(self.run)
         self._let_go()
+        lost, self._lost = self._lost, 0
+        if lost > 1:
+            notify(f"probe_nb: the monitor could not write {lost:,} steps.")

@@ -22,6 +22,7 @@ from probe_nb.monitor.settings import Settings, micro_batches, read
 from probe_nb.monitor.stepping import Recorded
 from probe_nb.observe.optimizers import as_optimizers
 from probe_nb.run import Run
+from probe_nb.store.blocks import whole
 
 FOLDER: Final = "MONITOR_OUTPUT_DIR"
 """The environment variable that says where files go; `./monitor_output` if it is not set."""
@@ -287,8 +288,8 @@ class TrainerMon:
         folder = self._base / "module_struct" / f"rank{self._rank}"
         folder.mkdir(parents=True, exist_ok=True)
         found = module_struct(rows, lambda line: self._named(line.model, line.module))
-        text = json.dumps(found, indent=2)
-        (folder / "module_struct.json").write_text(text, encoding="utf-8")
+        with whole(folder / "module_struct.json", lasting=False) as file:
+            file.write(json.dumps(found, indent=2).encode())
 
     # -- a configuration that changes ---------------------------------------------------------
 
@@ -299,9 +300,10 @@ class TrainerMon:
             return
         try:
             config = json.loads(source.read_text(encoding="utf-8-sig"))
-            source.write_text(json.dumps(config | {"dynamic_on": False}, indent=2), "utf-8")
+            with whole(source) as file:
+                file.write(json.dumps(config | {"dynamic_on": False}, indent=2).encode())
             self._changed = source.stat().st_mtime_ns
-        except (OSError, ValueError) as error:
+        except (OSError, RecursionError, TypeError, ValueError) as error:
             notify(f"probe_nb: `dynamic_on` could not be switched off: {error!r}")
 
     def _look_at_config(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import csv
+import io
 import os
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from probe_nb.appending import appended
 from probe_nb.errors import ConfigError
 from probe_nb.reproduce import frames
 from probe_nb.reproduce.finding import Call, RandomCalls
@@ -106,8 +108,9 @@ class _File:
             self._path = self._path.rename(self._named())
 
     def _write(self, row: tuple[str, str]) -> None:
-        with self._path.open("a", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerow(row)
+        text = io.StringIO(newline="")
+        csv.writer(text).writerow(row)
+        appended(self._path, text.getvalue().encode())
 
 
 def _library(call: Call) -> str:

@@ -82,6 +82,8 @@ def described(about: Any) -> Kept:
             raise TypeError(f"`{field.name}` is {value!r}")
         if isinstance(value, int) and not ABSENT <= value <= _LARGEST:
             raise ValueError(f"`{field.name}` is {value!r}")
+        if isinstance(value, str):
+            value.encode()  # half a character is none
     if not all(type(n) is int and n >= 0 for n in kept.shape):
         raise TypeError(f"`shape` is {kept.shape!r}")
     if kept.role not in ROLES or kept.direction not in DIRECTIONS:

@@ -13,6 +13,7 @@ import pandas as pd
 
 from probe_nb.analysis.structure import THROUGH, Node, Tensor, nodes
 from probe_nb.analysis.words import plural
+from probe_nb.store.blocks import whole
 from probe_nb.store.columns import Columns
 from probe_nb.terms import Made, Role, RunInfo, printable, shown
 from probe_nb.view.frame import FrameBuilder
@@ -111,7 +112,8 @@ class Structure:
         found = module_struct(rows, lambda line: f"{places.get(line.model, 0)}:{line.module}")
         target = Path(path).expanduser()
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(json.dumps(found, indent=2), encoding="utf-8")
+        with whole(target) as file:
+            file.write(json.dumps(found, indent=2).encode())
         return target
 
     # -- the tree ------------------------------------------------------------------------------
