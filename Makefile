@@ -8,11 +8,13 @@ DEMO    ?= open
 BENCH   ?=
 FAULTS  ?=
 DIVERGENCES ?=
+PEERS   ?=
 ZOO     ?=
 PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+# Python compiles what it imports, once; compiling all that is installed would take half of the time
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile -c constraints.txt
 NOTEBOOK := notebooks/01_first_look.ipynb
 # Jupyter refuses to run as root unless told to
 ALLOW_ROOT := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
@@ -21,7 +23,7 @@ SETTINGS := pyproject.toml constraints.txt hatch_build.py
 FRONTEND := $(shell find probe_nb/view/frontend -name node_modules -prune -o -type f -print 2>/dev/null)
 
 .NOTPARALLEL:
-.PHONY: help demo test test-npu-wheel lint frontend-test chromium msprobe docs wheel bench faults divergences zoo clean dev
+.PHONY: help demo test test-npu-wheel lint frontend-test chromium msprobe docs wheel packages binder-check bench faults divergences peers zoo clean dev
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -61,6 +63,12 @@ wheel: dev ## build dist/*.whl and dist/*.tar.gz, bundle included
 	rm -rf dist
 	$(BIN)/python -m build
 
+packages: dev ## install the wheel into empty environments, with each Python that is here, and read runs without torch
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.packages
+
+binder-check: dev chromium ## build the environment of binder/ in a folder, and run the first notebook in Chromium
+	$(BIN)/python -m tools.binder_check
+
 bench: dev ## measure the cost of watching; BENCH="..." is passed on
 	$(BIN)/python -m benchmarks $(BENCH)
 
@@ -69,6 +77,10 @@ faults: dev ## plant faults in small models, and see what is reported first; FAU
 
 divergences: dev ## plant divergences in one of two runs, and see what is named; DIVERGENCES="..." is passed on
 	$(BIN)/python -m benchmarks.divergences $(DIVERGENCES)
+
+# each package in an environment of its own, in build/peers: they patch torch, or bring a gigabyte
+peers: dev ## ask five other packages the same questions, and write docs/peers.md; PEERS="..." is passed on
+	$(BIN)/python -m benchmarks.peers $(PEERS)
 
 zoo: dev ## watch every architecture of the zoo and write docs/zoo.md; ZOO="bert nn.Linear-*" some, without the page
 	$(BIN)/python -m tools.zoo $(ZOO)

@@ -48,7 +48,8 @@ def _install() -> str:
     if _READY.is_file() and _READY.read_text(encoding="utf-8") == wanted:
         return ""
     print(f"Installing msProbe {VERSION} into build/msprobe, once", file=sys.stderr)
-    install = [str(_interpreter()), "-m", "pip", "install", "--quiet", "-c", "constraints.txt"]
+    install = [str(_interpreter()), "-m", "pip", "install", "--quiet", "--no-compile"]
+    install += ["-c", "constraints.txt"]
     try:
         for command in ([sys.executable, "-m", "venv", str(FOLDER)], [*install, *_PACKAGES]):
             subprocess.run(command, cwd=ROOT, check=True)

@@ -98,7 +98,7 @@ def install(place: Place, wheel: Path) -> Path:
     folder = FOLDER / f"{place.version}-{place.kind}"
     run(place.python, "-m", "venv", folder)
     python = folder / "bin" / "python"
-    pip = (python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
+    pip = (python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-compile")
     run(*pip, *place.packages(wheel))
     run(*pip, "--no-deps", wheel)
     return python
@@ -148,7 +148,9 @@ def main() -> None:
         python = install(place, wheel)
         check(place, python)
         seconds = time.monotonic() - started
-        print(f"Python {place.version}, {place.kind}: {seconds:.0f} s, {versions(python)}")
+        print(
+            f"Python {place.version}, {place.kind}: {seconds:.0f} s, {versions(python)}", flush=True
+        )
         shutil.rmtree(python.parents[1])
 
 
