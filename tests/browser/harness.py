@@ -86,8 +86,11 @@ class Server:
 
 
 @contextlib.contextmanager
-def serve(app: App, folder: Path) -> Iterator[Server]:
-    """Serve `folder` (made if need be) by JupyterLab or Notebook 7, with private settings inside it."""
+def serve(app: App, folder: Path, python: Sequence[str] = (sys.executable,)) -> Iterator[Server]:
+    """Serve `folder` (made if need be) by JupyterLab or Notebook 7, with private settings inside it.
+
+    `python` is the interpreter of the server and of its kernels, and what comes before it on the command line.
+    """
     settings = folder / ".jupyter"
     log = settings / "server.log"
     _silence_news(settings)
@@ -95,7 +98,7 @@ def serve(app: App, folder: Path) -> Iterator[Server]:
     server = Server(app, f"http://127.0.0.1:{port}", token, folder, log)
     with log.open("wb") as output:
         process = subprocess.Popen(
-            _command(app, folder, port, token),
+            [*python, *_command(app, folder, port, token)],
             env=_environment(settings),
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -168,7 +171,8 @@ class Notebook:
 
     def open(self) -> None:
         """Open the file as it is on disk, and wait for its kernel."""
-        self.page.goto(self.server.address(self.path.name))
+        name = self.path.relative_to(self.server.folder).as_posix()
+        self.page.goto(self.server.address(name))
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=OPEN_SECONDS * 1000)
         self.page.wait_for_function(READY, timeout=OPEN_SECONDS * 1000)
 
@@ -260,7 +264,6 @@ def _free_port() -> int:
 
 def _command(app: App, folder: Path, port: int, token: str) -> list[str]:
     return [
-        sys.executable,
         "-m",
         "jupyterlab" if app == "lab" else "notebook",
         "--no-browser",
