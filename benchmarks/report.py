@@ -1,4 +1,4 @@
-"""Where results go: a file per day in `results/`, and the table in the project's README."""
+"""Where results go: a file per day in `results/`, and the table in docs/performance.md."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from probe_nb.stats.kernels import cpu as compiled
 from tools.msprobe import ROOT, VERSION
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
-PAGES: Final = (ROOT / "docs" / "performance.md", ROOT / "README.md")
-SHORT: Final = "README.md"
-"""The page that shows only the rows which have a bar."""
+PAGE: Final = ROOT / "docs" / "performance.md"
 
 
 def conditions(rounds: int, statistics_rounds: int, *, msprobe: bool, cpu: bool) -> str:
@@ -51,22 +49,14 @@ def _processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def judged(table: str) -> str:
-    """Return a table without the rows that stand there for comparison alone."""
-    lines = table.splitlines()
-    return "\n".join(line for line in lines if not line.endswith("| for comparison |"))
-
-
 def write(table: str, taken_with: str) -> list[str]:
     """Write the results of a run; return what was done, a sentence each."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{taken_with.partition(';')[0]}.md"
     path.write_text(f"{taken_with}\n\n{table}\n", encoding="utf-8")
     done = [f"Wrote benchmarks/results/{path.name}."]
-    for page in PAGES:
-        shown = judged(table) if page.name == SHORT else table
-        if refresh(page, f"{shown}\n\n{taken_with}"):
-            done.append(f"Refreshed the table in {page.name}.")
-        else:
-            done.append(f"{page.name} has no benchmark markers, so there is no table to refresh.")
+    if refresh(PAGE, f"{table}\n\n{taken_with}"):
+        done.append(f"Refreshed the table in {PAGE.name}.")
+    else:
+        done.append(f"{PAGE.name} has no benchmark markers, so there is no table to refresh.")
     return done
