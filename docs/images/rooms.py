@@ -50,7 +50,7 @@ BOXES: Final = (
         130,
         "watch",
         "stats",
-        ("12 numbers and", "a histogram, on the", "device till the step ends"),
+        ("12 numbers and", "a histogram; both wait", "on the device"),
     ),
     (590, 150, 150, 130, "ask", "store", ("typed columns,", "on disk beyond", "a budget")),
     (790, 30, 150, 84, "ask", "analysis", ("what is wrong,", "where they part")),
