@@ -122,7 +122,7 @@ def test_code_that_names_something_public_leads_to_its_description(site):
     links = article(site / "docs/findings.html").links
     assert "api-run.html#probe_nb.Run.findings" in links
     assert "api-run.html#probe_nb.Run.what_if" in links
-    assert "api.html#probe_nb.watch" in article(site / "docs/find-a-nan.html").links or links
+    assert "api.html#probe_nb.compare" in article(site / "docs/magics.html").links
 
 
 def test_a_picture_is_there_for_each_theme(site):
