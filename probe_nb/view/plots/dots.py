@@ -165,7 +165,7 @@ def _edge(ax: Axes, words: Sequence[str], rows: Any, missing: str, colours: Pale
 
 def _write(ax: Axes, flow: Flow, words: Sequence[str], rows: Any, colours: Palette) -> None:
     """Write into a row which parameters have no dot, and why, unless words would touch."""
-    figure: Any = ax.get_figure(root=True)
+    figure = style.whole_figure(ax)
     count = int(rows.max()) + 1
     if ax.get_position().height * figure.get_figheight() < _ROOMY * count:
         return

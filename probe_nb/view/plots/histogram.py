@@ -184,7 +184,7 @@ def _along(
 
 def _apart(ax: Axes, width: float) -> int:
     """Return how many powers of two lie between ticks whose labels do not touch."""
-    figure: Any = ax.get_figure(root=True)
+    figure = style.whole_figure(ax)
     inches = ax.get_position().width * figure.get_figwidth()
     needed = _LABEL * width / (_LEFT * inches)
     return next((size for size in (4, 8, 16, 32) if size >= needed), 64)

@@ -138,7 +138,7 @@ def above(ax: Axes, entries: Sequence[tuple[Patch, str]]) -> None:
 
 def _bar(ax: Axes, image: AxesImage, label: str) -> None:
     """Draw the colours and their numbers; what lies beyond them is told by its largest."""
-    figure: Any = ax.get_figure(root=True)
+    figure = style.whole_figure(ax)
     shown: Any = image.get_array()
     norm: Any = image.norm
     values = shown.compressed()

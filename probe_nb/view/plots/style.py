@@ -155,6 +155,18 @@ def written(value: float) -> str:
     return number(value).replace("-", "\N{MINUS SIGN}")
 
 
+def whole_figure(ax: Axes) -> Any:
+    """Return the figure that has a layout, around any subfigure; before 3.10 by its canvas alone.
+
+    >>> from matplotlib.figure import Figure
+    >>> figure = Figure()
+    >>> whole_figure(figure.subfigures().subplots()) is figure
+    True
+    """
+    figure: Any = ax.get_figure()
+    return figure.canvas.figure
+
+
 def legend(ax: Axes, entries: Sequence[tuple[Artist, str]], **options: Any) -> None:
     """Explain what is drawn, beside the axes where the figure makes room for it.
 
@@ -162,7 +174,7 @@ def legend(ax: Axes, entries: Sequence[tuple[Artist, str]], **options: Any) -> N
     """
     if not entries:
         return
-    figure: Any = ax.get_figure(root=True)
+    figure = whole_figure(ax)
     look: dict[str, Any] = {"labelcolor": palette(ax).text, "fontsize": "small"}
     if options:
         look |= options
