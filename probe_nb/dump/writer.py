@@ -26,7 +26,7 @@ from probe_nb.dump.writer_rows import Row, places, rows_of
 from probe_nb.dump.writer_tree import text_of
 from probe_nb.errors import ConfigError, notify
 from probe_nb.progress import Told, progress, silent
-from probe_nb.store.blocks import whole
+from probe_nb.store.blocks import surely, whole
 from probe_nb.terms import MODULE_ROLES, shown
 
 if TYPE_CHECKING:
@@ -285,11 +285,19 @@ def _failed(row: Row) -> str:
 def _aside(target: Path) -> Iterator[Path]:
     """Give a folder beside another one, on the same disk, that is gone afterwards."""
     aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-    aside.mkdir()
     try:
+        aside.mkdir()
         yield aside
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        surely(lambda: _removed(aside))
+
+
+def _removed(folder: Path) -> None:
+    """Remove a folder; where an interrupt made it lose count of its files, it begins again."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _put(aside: Path, folders: Iterable[Path], target: Path) -> None:
@@ -300,12 +308,19 @@ def _put(aside: Path, folders: Iterable[Path], target: Path) -> None:
             folder.parent.mkdir(exist_ok=True)
             if os.path.lexists(folder):
                 old = aside / f"old{number}"
-                folder.rename(old)
                 done.append((old, folder))
+                folder.rename(old)
             new = aside / "new" / folder.relative_to(target)
-            new.rename(folder)
             done.append((folder, new))
+            new.rename(folder)
     except BaseException:
-        for now, before in reversed(done):
-            now.rename(before)
+        surely(lambda: _put_back(done))
         raise
+
+
+def _put_back(done: list[tuple[Path, Path]]) -> None:
+    while done:
+        now, before = done[-1]
+        if os.path.lexists(now) and not os.path.lexists(before):  # else it was not moved yet
+            now.rename(before)
+        done.pop()

@@ -9,7 +9,7 @@ import secrets
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
@@ -272,5 +272,23 @@ def whole(target: Path, *, lasting: bool = True) -> Iterator[IO[bytes]]:
                 os.fsync(file.fileno())
         aside.replace(target)
     except BaseException:
-        aside.unlink(missing_ok=True)
+        surely(lambda: aside.unlink(missing_ok=True))
         raise
+
+
+def surely(act: Callable[[], object]) -> None:
+    """Do it to the end, however often Ctrl-C is pressed meanwhile; then let that be heard."""
+    heard: KeyboardInterrupt | None = None
+    failed = False
+    while True:
+        try:
+            act()
+            break
+        except KeyboardInterrupt as error:
+            heard = error
+        except OSError:
+            if heard is None or failed:  # else it was cut off, and what it had closed is no more
+                raise
+            failed = True
+    if heard is not None:
+        raise heard

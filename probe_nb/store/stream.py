@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from probe_nb.errors import ConfigError, RunFormatError, notify
 from probe_nb.store import tensors
-from probe_nb.store.blocks import whole
+from probe_nb.store.blocks import surely, whole
 from probe_nb.store.kept import Kept
 from probe_nb.terms import RunInfo
 
@@ -166,7 +166,12 @@ def _claims(folder: Path, text: str) -> bool:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / ABOUT).open("x", encoding="utf-8") as file:
-            file.write(text)
+            try:
+                file.write(text)
+                file.flush()
+            except BaseException:  # half of it would keep the folder from every run
+                surely(lambda: (folder / ABOUT).unlink(missing_ok=True))
+                raise
     except OSError as error:
         if isinstance(error, FileExistsError) and folder.is_dir():
             return False
