@@ -10,6 +10,9 @@ FAULTS  ?=
 DIVERGENCES ?=
 PEERS   ?=
 ZOO     ?=
+FUZZ    ?=
+SOAK    ?=
+MINUTES ?= 5
 PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
@@ -23,7 +26,7 @@ SETTINGS := pyproject.toml constraints.txt hatch_build.py
 FRONTEND := $(shell find probe_nb/view/frontend -name node_modules -prune -o -type f -print 2>/dev/null)
 
 .NOTPARALLEL:
-.PHONY: help demo test test-npu-wheel lint frontend-test chromium msprobe docs wheel packages binder-check bench faults divergences peers zoo clean dev
+.PHONY: help demo test test-npu-wheel lint frontend-test chromium msprobe docs wheel packages binder-check bench faults divergences peers zoo fuzz storm soak clean dev
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -84,6 +87,16 @@ peers: dev ## ask five other packages the same questions, and write docs/peers.m
 
 zoo: dev ## watch every architecture of the zoo and write docs/zoo.md; ZOO="bert nn.Linear-*" some, without the page
 	$(BIN)/python -m tools.zoo $(ZOO)
+
+fuzz: dev ## give every reader spoiled files for MINUTES, others each time; FUZZ="run dump" some readers
+	$(BIN)/python -m tools.fuzz $(FUZZ) --minutes $(MINUTES)
+
+storm: dev ## press Ctrl-C at random for MINUTES in all, into everything that writes or reads
+	PROBE_NB_STORM=$$(( $(MINUTES) * 60 / 9 )) PROBE_NB_STORM_SEED=$$$$ \
+	    $(BIN)/python -m pytest tests/contract/test_storm.py --timeout 3600
+
+soak: dev ## train 20,000 steps with the inspector open, and see memory stay flat; SOAK="--steps 500" some
+	$(BIN)/python -m benchmarks.soak $(SOAK)
 
 clean: ## remove everything that was built or installed here
 	rm -rf $(VENV) build dist probe_nb/view/static probe_nb/view/frontend/node_modules

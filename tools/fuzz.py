@@ -208,25 +208,23 @@ def fuzz(
                 top,
             ]
             command += ["--first", str(at[1]), "--rounds", str(end - at[1])]
-            process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1]
-            )
             at, why = ("", at[1]), ""
-            for said in lines(process, 60 + SECONDS * 3):
-                if "begins" in said:
-                    at = tuple(said["begins"])
-                elif "fault" in said:
-                    found.append(
-                        {"target": at[0], "round": at[1], "seed": seed, "fault": said["fault"]}
-                    )
-                elif "silent" in said:
-                    why = "hangs"
-                done = done or "done" in said
-                if until and time.monotonic() > until:
-                    process.kill()
-                    process.wait()
-                    return found
-            code = process.wait()
+            with subprocess.Popen(
+                command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1]
+            ) as process:
+                for said in lines(process, 60 + SECONDS * 3):
+                    if "begins" in said:
+                        at = tuple(said["begins"])
+                    elif "fault" in said:
+                        found.append(
+                            {"target": at[0], "round": at[1], "seed": seed, "fault": said["fault"]}
+                        )
+                    why = "hangs" if "silent" in said else why
+                    done = done or "done" in said
+                    if until and time.monotonic() > until:
+                        process.kill()
+                        return found
+            code = process.returncode
             if not done:
                 found.append(
                     {
