@@ -40,6 +40,9 @@ LIMIT: Final = 200_000
 ROWS: Final = (300, 200, 100, 50, 20)
 """Rows to embed: the first number that fits."""
 
+_LEAD: Final = 12
+"""Rows before and after the headline's whose earlier steps are embedded first."""
+
 HISTORY: Final = 24_000
 """Bytes kept free for the history of the worst rows."""
 
@@ -224,8 +227,12 @@ def _has_history(source: FrameBuilder | Comparing) -> TypeGuard[FrameBuilder]:
 
 
 def _history(builder: FrameBuilder, rows: Rows, room: int) -> str:
-    """Return the moments of as many of these rows as fit, the worst ones; empty if few would."""
+    """Return the moments of as many of these rows as fit; empty if few would.
+
+    The first to have them are what ran around the headline's row, then the worst.
+    """
     worst = worst_first(builder)
+    worst = np.array(list(dict.fromkeys([*_around(builder, worst), *worst.tolist()])), np.intp)
     places = np.searchsorted(rows, worst[np.isin(worst, rows)])
     found = moments.moments(builder, rows, moments.FEW)
     for limit in ROWS:
@@ -233,6 +240,14 @@ def _history(builder: FrameBuilder, rows: Rows, room: int) -> str:
         if len(data) <= _DENSE * room and len(packed := _packed(data)) <= room:
             return packed
     return ""
+
+
+def _around(builder: FrameBuilder, rows: Rows) -> list[int]:
+    """Return what ran just before and after the headline's row, and that row."""
+    executed = rows[np.argsort(builder.tally.latest["order"][rows], kind="stable")]
+    at = np.flatnonzero(executed == builder.verdict().site)
+    begin, end = (max(0, int(at[0]) - _LEAD), int(at[0]) + _LEAD) if len(at) else (0, 0)
+    return list(executed[begin:end].tolist())
 
 
 def _chosen(worst: Rows, first: Rows, limit: int, whole: str) -> tuple[Rows, str | None]:

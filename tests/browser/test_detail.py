@@ -163,6 +163,7 @@ def test_a_chosen_step_is_marked_and_the_tensors_of_others_say_which_they_are(pa
     choose(page, "fc input linear")
     for _ in range(2):
         page.keyboard.press("Escape")
+    page.get_by_role("button", name="latest").click()
     page.locator(".table").focus()
     for _ in range(2):
         page.keyboard.press(",")

@@ -46,15 +46,39 @@ def chosen(place):
     return place.locator("[role=row][aria-selected=true]")
 
 
+def said_of(step):
+    where = ", where it began" if step == FIRST_BAD else ""
+    return f"step {step} of {STEPS - 1}{where}"
+
+
+def test_what_has_ended_badly_opens_at_the_step_where_it_began(shown):
+    """At the end everything is NaN; at that step, only what is at fault and what follows."""
+    expect(slider(shown)).to_have_attribute("aria-valuetext", said_of(FIRST_BAD))
+    expect(chosen(shown)).to_contain_text("layers.50")
+    expect(chosen(shown)).to_contain_text("NaN")
+    before = shown.locator(".row:not([hidden])", has_text="layers.49").filter(has_text="output")
+    expect(before).to_contain_text("ok")
+    shown.get_by_role("button", name="latest").click()
+    expect(slider(shown)).to_have_attribute("aria-valuetext", said_of(STEPS - 1))
+
+
+def test_what_has_ended_well_opens_at_its_last_step(page, tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text(report.html_page(hundred_layers(bad_step=99, steps=4)), encoding="utf-8")
+    page.goto(path.as_uri())
+    expect(slider(page)).to_have_attribute("aria-valuetext", "step 3 of 3")
+
+
 def test_the_slider_leads_back_to_before_the_fault(shown, run):
     line = slider(shown)
-    expect(line).to_have_attribute("aria-valuetext", f"step {STEPS - 1} of {STEPS - 1}")
+    shown.get_by_role("button", name="latest").click()
+    expect(line).to_have_attribute("aria-valuetext", said_of(STEPS - 1))
     expect(chosen(shown)).to_contain_text("NaN")
     row = shown.locator(".row:not([hidden])", has_text="layers.50").filter(has_text="output")
     line.focus()
     for step in range(STEPS - 2, -1, -1):
         shown.keyboard.press("ArrowLeft")
-        expect(line).to_have_attribute("aria-valuetext", f"step {step} of {STEPS - 1}")
+        expect(line).to_have_attribute("aria-valuetext", said_of(step))
         expect(shown.locator(".detail")).to_contain_text(re.compile(rf"numbers of step {step}\b"))
         if step >= FIRST_BAD:
             expect(row).to_contain_text("NaN")
@@ -72,11 +96,11 @@ def test_the_slider_leads_back_to_before_the_fault(shown, run):
 
 def test_comma_and_full_stop_move_by_one_from_the_table(shown):
     shown.get_by_role("grid").focus()
-    for key, step in ((",", 10), (",", 9), (".", 10), (".", 11), (".", 11)):
+    for key, step in ((",", 6), (",", 5), (".", 6), (".", 7), (".", 8)):
         shown.keyboard.press(key)
-        expect(slider(shown)).to_have_attribute("aria-valuetext", f"step {step} of 11")
+        expect(slider(shown)).to_have_attribute("aria-valuetext", said_of(step))
     shown.get_by_label("Search").fill("layers.5,")  # a comma in a text is one
-    expect(slider(shown)).to_have_attribute("aria-valuetext", "step 11 of 11")
+    expect(slider(shown)).to_have_attribute("aria-valuetext", said_of(8))
 
 
 def test_a_report_of_one_step_says_that_there_is_one(page, tmp_path):

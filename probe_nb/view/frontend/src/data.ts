@@ -106,6 +106,15 @@ export class Data {
     return kind === "bad" || kind === "warn" ? (row ?? -1) : -1;
   }
 
+  /** The place in the history where something first was not finite; -1 if nothing is, or if that is not known. */
+  get began(): number {
+    const { status, history } = this;
+    if (status.headline.kind !== "bad") return -1;
+    let first = Infinity;
+    for (const step of this.latest.columns.first_bad_step) if (step >= 0 && step < first) first = step;
+    return history.moments.findIndex((moment) => moment.step >= first);
+  }
+
   /** All rows in execution order; those that never ran come last. */
   get executed(): Uint32Array {
     if (this.executedMade) return this.executedMade;

@@ -105,7 +105,7 @@ function made({ devices, dtypes }: Facts): string[] {
 
 /** What is known of the cost; how much longer a step takes is not known without a step that is not watched. */
 function cost({ memory, spilled }: Facts): string {
-  return `watching takes ${memory}${spilled ? `, ${plural(spilled, "record")} on disk` : ""}`;
+  return `the records take ${memory}${spilled ? `, ${plural(spilled, "record")} on disk` : ""}`;
 }
 
 function ending(ended: string): string {

@@ -22,7 +22,7 @@ export class HeatView {
   readonly element = h(
     "figure",
     { class: "over-steps" },
-    h("figcaption", {}, h("b", {}, "values over steps"), " powers of two up ", this.legend),
+    h("figcaption", {}, h("b", {}, "values over steps"), " powers of two up; ", this.legend),
     this.canvas,
     this.words,
   );
@@ -55,10 +55,11 @@ export class HeatView {
       this.words.classList.remove("at");
       return;
     }
+    const { least, most } = this.heat = heatOf(columns, data.status.dtype_limits[data.site(row).dtype]);
+    setText(this.legend, least < most ? `light ${percent(least, 1)} %, strong ${percent(most, 1)} %` : "");
     const { dtype } = data.site(row);
     const limits = data.status.dtype_limits[dtype];
     this.dtype = dtype;
-    this.heat = heatOf(columns, limits);
     this.place = placeOf(this.heat, width, HEIGHT, GUTTER);
     this.lines = limitLines(this.heat, this.place, limits);
     this.chosen = data.moment === null ? -1 : columns.findIndex(({ step }) => step === data.value("step", row));
@@ -151,8 +152,7 @@ export class HeatView {
     if (!heat) return;
     setAttribute(this.words, "aria-live", cell ? "polite" : null);
     this.words.classList.toggle("at", cell !== null);
-    const scale = heat.least < heat.most ? `light ${percent(heat.least, 1)} %, strong ${percent(heat.most, 1)} %` : "";
-    setText(this.words, cell ? saidOf(heat, cell) : scale);
+    setText(this.words, cell ? saidOf(heat, cell) : "");
   }
 
   private key(event: KeyboardEvent): void {

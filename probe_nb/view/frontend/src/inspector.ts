@@ -61,6 +61,8 @@ export class Inspector {
   /** The reader has chosen a row: from then on the view no longer follows the headline. */
   private chosen = false;
   private frozen = false;
+  /** The moment was chosen, by the reader or for them. */
+  private turned = false;
   private asTree = false;
   private asModules = false;
   /** Groups that are unfolded. */
@@ -109,13 +111,23 @@ export class Inspector {
       this.axis = sharedAxis(this.data.frame, this.axis);
       this.show();
     }
+    this.turnBack();
     const { sites } = this.data;
     if (this.choice.order.by === "execution") this.table.restore(sites.find(anchored), anchor.offset);
     if (!this.chosen) this.followHeadline();
   }
 
+  /** What has ended badly is shown, at first, at the end of the step where it began: later all is bad. */
+  private turnBack(): void {
+    const { began, status, history } = this.data;
+    if (this.turned || status.open || history.moments.length < 2) return;
+    this.turned = true;
+    if (began >= 0 && !this.chosen) this.go(began);
+  }
+
   /** Show a moment; null for the newest. */
   private go(moment: number | null): void {
+    this.turned = true;
     this.source.choose(moment === null ? null : (this.data.history.moments[moment]?.step ?? null));
     if (moment === null) {
       this.toolbar.showFrozen((this.frozen = false));

@@ -62,7 +62,10 @@ export class Slider {
     this.element.classList.toggle("few", few);
     this.element.hidden = step === null && few && !why;
     const newest = Math.max(status.step ?? 0, moments.at(-1)?.step ?? 0);
-    const now = step === null ? "" : `step ${count(step)} of ${count(newest)}`;
+    const { began } = data;
+    this.mark(began, moments[began]?.step);
+    const where = began >= 0 && moment === began ? ", where it began" : "";
+    const now = step === null ? "" : `step ${count(step)} of ${count(newest)}${where}`;
     setText(this.words, now);
     setAttribute(this.line, "aria-valuetext", now);
     setAttribute(this.line, "title", few ? why : "drag, or press , and . anywhere in the table");
@@ -73,22 +76,13 @@ export class Slider {
     this.follow.hidden = few;
     setText(this.follow, status.open ? "follow live" : "latest");
     setAttribute(this.follow, "aria-pressed", String(moment === null && !frozen));
-    this.mark(data);
   }
 
   /** Where something first was not finite. */
-  private mark({ history: { moments }, status }: Data): void {
-    const step = status.headline.kind === "bad" ? firstBad(moments.at(-1)?.frame.columns.first_bad_step) : Infinity;
-    const place = moments.findIndex((moment) => moment.step >= step);
+  private mark(place: number, step: number | undefined): void {
     this.bad.hidden = place < 0 || this.last === 0;
     if (this.bad.hidden) return;
     this.bad.style.setProperty("--at", String(place / this.last));
-    setAttribute(this.bad, "title", `step ${count(step)}: the first that was not finite`);
+    setAttribute(this.bad, "title", `step ${count(step ?? NaN)}: the first that was not finite`);
   }
-}
-
-function firstBad(steps: Float64Array = new Float64Array(0)): number {
-  let first = Infinity;
-  for (const step of steps) if (step >= 0 && step < first) first = step;
-  return first;
 }

@@ -30,6 +30,8 @@ export class TrendView {
   );
   private line: Line | null = null;
   private other: Line | null = null;
+  /** The step that is told while the pointer is elsewhere: the chosen one, or the last. */
+  private step = NaN;
 
   constructor(again: () => void) {
     this.choice.addEventListener("change", again);
@@ -57,6 +59,7 @@ export class TrendView {
     setText(this.scale, all.length ? `${scale.kind} scale` : "");
     const own = data.value("step", row);
     const marked = data.moment === null || !(own >= 0) ? null : x(own);
+    this.step = marked === null ? last : own;
     const svg = s(
       "svg",
       { viewBox: `0 0 ${width} ${HEIGHT + AXIS}`, width, height: HEIGHT + AXIS, role: "img", "aria-label": words },
@@ -91,8 +94,9 @@ export class TrendView {
   }
 
   private summary(): string {
-    const last = this.line?.places.at(-1)?.point;
-    return last ? said(last, this.statistic) : "no step is known";
+    const { places = [] } = this.line ?? {};
+    const found = places.find(({ point }) => point.step === this.step) ?? places.at(-1);
+    return found ? said(found.point, this.statistic) : "no step is known";
   }
 }
 
