@@ -28,6 +28,7 @@ HOME: Final = FOLDER / "home"
 BIN: Final = FOLDER / "env" / "bin"
 FIRST: Final = "01_first_look"
 SECONDS: Final = 300
+INDICATOR: Final = ".jp-Notebook-ExecutionIndicator"
 LEFT_OUT: Final = (
     ".git",
     ".venv",
@@ -114,21 +115,16 @@ def ran(notebook: Notebook) -> None:
     page = notebook.page
     page.locator(".lm-MenuBar-itemLabel", has_text="Run").first.click()
     page.locator(".lm-Menu-itemLabel", has_text="Run All Cells").first.click()
-    deadline = time.monotonic() + SECONDS
-    while not all(cell.execution_count for cell in code_cells(notebook)):
-        if time.monotonic() > deadline:
-            raise SystemExit(f"{notebook.path.name}: still runs after {SECONDS} s")
-        page.wait_for_timeout(1000)
-    outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
+    page.wait_for_selector(f"{INDICATOR}[data-status='busy']", timeout=SECONDS * 1000)
+    page.wait_for_selector(f"{INDICATOR}[data-status='idle']", timeout=SECONDS * 1000)
+    page.screenshot(path=FOLDER / f"{notebook.path.stem}.png")
+    cells = [cell for cell in notebook.save().cells if cell.cell_type == "code" and cell.source]
+    outputs = [output for cell in cells for output in cell.outputs]
     for failed in (each for each in outputs if each.output_type == "error"):
         raise SystemExit(f"{notebook.path.name}: {failed.ename}: {failed.evalue}")
+    if not all(cell.execution_count for cell in cells):
+        raise SystemExit(f"{notebook.path.name}: not every cell has run")
     expect(page.locator(".probe-nb-inspector").first).to_be_attached()
-    page.screenshot(path=FOLDER / f"{notebook.path.stem}.png")
-
-
-def code_cells(notebook: Notebook) -> list[nbformat.NotebookNode]:
-    """Save a notebook, and return its code cells as they are then."""
-    return [cell for cell in notebook.save().cells if cell.cell_type == "code" and cell.source]
 
 
 def main() -> None:
