@@ -65,7 +65,7 @@ class Folder:
         notices = self._run.info.notices
         told = any(_LOST in each for each in notices)
         text = f"the files of step {self._step} {_LOST}: {error!r}"
-        notices.append(text)
+        notices += [text] if text not in notices else []
         if not told:
             notify(
                 f"probe_nb: {text}. The run in memory is whole: `debugger.run`, whose "

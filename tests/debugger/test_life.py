@@ -698,11 +698,17 @@ def test_a_folder_that_cannot_be_written_is_told_and_harms_nothing(make, net, tm
     (tmp_path / "out").write_text("a file")
     with pytest.warns(ProbeWarning, match="files of step 0 could not be written"):
         debugger.stop()
-    with pytest.warns(ProbeWarning, match="files of step 0 could not be written"):
-        debugger.step()
-    assert len(debugger.run.frame(role="output")) == 4
-    with pytest.raises(ConfigError, match="in which no folder can be made"):
-        debugger.start(net)
+    debugger.step()  # what was told is not told again
+    debugger.start(net)
+    net(x())
+    debugger.stop()
+    debugger.step()
+    assert len(debugger.run.frame(role="output")) == 8
+    lost = [each for each in debugger.run.info.notices if "could not be written" in each]
+    assert [each.split(" could")[0] for each in lost] == [
+        "the files of step 0",
+        "the files of step 1",
+    ]
 
 
 @pytest.mark.parametrize("room", ["probe_nb.debugger", "probe_nb.debugger.door"])

@@ -393,12 +393,24 @@ def test_a_report_reads_each_file_once_and_afterwards_only_what_is_new(monkeypat
     assert read == [0, 5, 10]
     read.clear()
     repr(run)
+    monkeypatch.setattr(report, "QUICK", 19)
     report.bundle(run)
     report.html_page(run)
     assert not read
     records.append(run.columns, [{"step": 99, "module": "late", "nan_count": 1}])
     assert "NaN first appeared at step 99 in late" in repr(run)
     assert not set(read) & {0, 5, 10}
+
+
+def test_a_report_of_a_short_run_reads_it_once_more_for_its_history(monkeypatch):
+    run = Run(records.info(), of_rows(1, (5, 5, 5, 5)))
+    repr(run)
+    read = counted(monkeypatch)
+    report.bundle(run)
+    steps_alone, whole = 1, 1
+    assert {each: read.count(each) for each in read} == dict.fromkeys(
+        (0, 5, 10), steps_alone + whole
+    )
 
 
 def test_what_a_live_view_has_read_is_not_read_again(monkeypatch):
