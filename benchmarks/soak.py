@@ -2,6 +2,7 @@
 
     python -m benchmarks.soak                 # 20,000 steps, about ten minutes
     python -m benchmarks.soak --steps 600     # a quick look
+    python -m benchmarks.soak --bare          # what the notebook takes without the inspector
 
 JupyterLab runs a notebook that trains a small model under `%probe_start`, with records that move to
 disk. While the cell runs, the memory of its kernel (resident set) and of the page (the heap of
@@ -97,10 +98,11 @@ def look(pid: int, page: CDPSession) -> dict[str, float]:
     }
 
 
-def soak(steps: int, pace: float) -> tuple[list[dict[str, float]], str]:
+def soak(steps: int, pace: float, *, bare: bool) -> tuple[list[dict[str, float]], str]:
     """Train in a notebook; return every look, and what the run says in the end."""
     looks: list[dict[str, float]] = []
-    cells = [_SET_UP, _START, _TRAIN.format(steps=steps, pace=pace), _STOP]
+    start = f"{_START} --no-live" if bare else _START
+    cells = [_SET_UP, start, _TRAIN.format(steps=steps, pace=pace), _STOP]
     with (
         tempfile.TemporaryDirectory() as folder,
         serve("lab", Path(folder)) as server,
@@ -110,7 +112,8 @@ def soak(steps: int, pace: float) -> tuple[list[dict[str, float]], str]:
         notebook.run(0)
         pid = int(notebook.output(0).last.inner_text().split()[-1])
         notebook.run(1)
-        page.locator(".probe-nb-inspector").first.wait_for(timeout=30_000)
+        if not bare:
+            page.locator(".probe-nb-inspector").first.wait_for(timeout=30_000)
         session = page.context.new_cdp_session(page)
         session.send("Performance.enable")
         notebook.start(2)
@@ -162,8 +165,9 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--pace", type=float, default=0.028, help="least seconds of a step")
+    parser.add_argument("--bare", action="store_true", help="without the inspector, to compare")
     given = parser.parse_args(words)
-    looks, said = soak(given.steps, given.pace)
+    looks, said = soak(given.steps, given.pace, bare=given.bare)
     print(f"{given.steps:,} steps, {len(looks)} looks; {said}")
     if len(looks) < LEAST:
         print(f"fewer than {LEAST} looks: too short to say whether anything grows")
