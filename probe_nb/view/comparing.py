@@ -68,8 +68,9 @@ class Comparing:
     def sites(self, rows: NDArray[np.intp] | None = None) -> str:
         """Return what each row is, as JSON: as the candidate has it, and what differs before."""
         chosen = np.arange(len(self)) if rows is None else rows
-        found = {"version": wire.COMPARED, "rows": [self._site(r) for r in chosen]}
-        return wire.compact(found | ({"stacks": self.stacks.texts} if self.stacks.texts else {}))
+        lines = [self._site(r) for r in chosen]
+        found = {"version": wire.COMPARED, "rows": lines}
+        return wire.compact(found | self.stacks.told([line.get("stack", -1) for line in lines]))
 
     def _site(self, row: int) -> dict[str, Any]:
         entry = int(self.pairs.shown[row])
@@ -208,11 +209,7 @@ def _about(half: Half, entry: int) -> dict[str, Any] | None:
     data, tables = half.side.data, half.side.columns.tables
     site = half.side.sites[data["site"][at]]
     dtype, shape, device = (int(data[name][at]) for name in ("dtype", "shape", "device"))
-    about = wire.site_of(site)
-    if site.api:
-        about["module"] = ", ".join(part for part in (site.module, site.api) if part)
-        about |= {"api": site.api, "path": site.module}
-    return about | {
+    return wire.site_of(site) | {
         "dtype": tables.dtypes.values[dtype] if dtype >= 0 else "",
         "shape": list(tables.shapes.values[shape]) if shape >= 0 else [],
         "device": tables.devices.values[device] if device >= 0 else "",

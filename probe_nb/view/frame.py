@@ -19,7 +19,6 @@ from probe_nb.analysis.finding import Finding
 from probe_nb.analysis.missed import missed, missed_of
 from probe_nb.analysis.tally import Tally, cut
 from probe_nb.analysis.verdict import Judge, Verdict
-from probe_nb.analysis.words import is_optimizer, module, optimizer
 from probe_nb.grammar import spelled
 from probe_nb.store.columns import Columns
 from probe_nb.terms import RunInfo, Site
@@ -111,9 +110,7 @@ class FrameBuilder:
         """Return what each row is, as JSON; of the chosen rows only, in their order."""
         lines = self._lines if rows is None else [self._lines[row] for row in rows]
         told = self._keys[3] if rows is None else self._keys[3][rows]
-        used = set(told.tolist())
-        stacks = [text if at in used else "" for at, text in enumerate(self.stacks.texts)]
-        more = f',"stacks":{compact(stacks)}' if stacks else ""
+        more = f",{compact(found)[1:-1]}" if (found := self.stacks.told(told.tolist())) else ""
         return f'{{"version":{VERSION},"rows":[{",".join(lines)}]{more}}}'
 
     def _describe(self) -> bool:
@@ -122,6 +119,8 @@ class FrameBuilder:
         stacks = self._stacks(len(latest["dtype"]))
         keys = np.stack([latest["dtype"], latest["shape"], latest["device"], stacks])
         old = self._keys.shape[1]
+        if old and np.array_equal(keys, self._keys):
+            return False
         changed = np.append(
             (keys[:, :old] != self._keys).any(axis=0), np.ones(len(keys[0]) - old, bool)
         )
@@ -131,7 +130,7 @@ class FrameBuilder:
         for row, key in zip(rows.tolist(), map(tuple, keys[:, rows].T.tolist()), strict=True):
             self._lines[row] = f"{self._begins[row]},{self._end(key)}"
         self._keys = keys
-        return bool(changed.any()) or not old
+        return True
 
     def _stacks(self, number: int) -> NDArray[np.int64]:
         """Return which stack each site has, -1 for none."""
@@ -173,7 +172,7 @@ class FrameBuilder:
                 "detail": verdict.detail,
                 "row": row,
             },
-            "step": max(tally.steps, default=-1),
+            "step": int(tally.latest["step"].max(initial=-1)),
             "steps": len(tally.steps),
             "records": tally.records,
             "modules": len(tally.listed),
@@ -187,6 +186,7 @@ class FrameBuilder:
             "spark": "absmax",
             "spark_steps": tally.window.steps.tolist(),
             "keeps": self.tensors is not None and self.tensors.any,
+            "unkept": self._unkept(rows),
             "dtype_limits": {name: list(limits) for name, limits in LIMITS.items()},
         }
         return compact(status)
@@ -237,20 +237,21 @@ class FrameBuilder:
         there = (micro_step, call) if step in {None, own} else (-1, -1)
         return picture.packed(
             row if shown is None else shown,
+            step,
             lambda: picture.of_site(known, site, own if step is None else step, there),
         )
+
+    def _unkept(self, rows: NDArray[np.intp] | None) -> list[str]:
+        """Return of the chosen rows why nothing of them is kept; of all nobody needs to know."""
+        if rows is None or self.tensors is None or not self.tensors.any:
+            return []
+        sites = self.tally.columns.tables.sites.values
+        return picture.unkept(self.tensors.known(), [sites[row] for row in rows])
 
 
 def _begin(site: Site) -> str:
     """Return the part of a site's line that never changes."""
-    about = wire.site_of(site)
-    if site.api:
-        about |= {"api": site.api, "path": site.module}
-    if is_optimizer(site):
-        about["module"] = optimizer(site)
-    elif site.api:
-        about["module"] = module(site, several=False)
-    return compact(about)[:-1]
+    return compact(wire.site_of(site))[:-1]
 
 
 def title(info: RunInfo) -> str:

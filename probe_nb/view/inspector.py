@@ -3,11 +3,12 @@
 Nothing is asked of the kernel while a cell runs (whether such questions are answered then depends
 on the kernel and the front end): sorting, filtering and selecting happen in the browser. Of a run
 that has ended the front end may ask for more: `{"ask": "history"}` is answered by the trait
-`history`.
+`history`, `{"ask": "picture", "row": 3, "step": 7}` by `picture`.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -58,6 +59,7 @@ class Shown(anywidget.AnyWidget):
         history: Earlier moments, once they were asked for.
         picture: A kept tensor, once it was asked for.
         refused: JSON; of each question that could not be answered the reason.
+        key: A word of its own: a front end hands out one widget in several objects.
     """
 
     _esm = _source()
@@ -67,6 +69,7 @@ class Shown(anywidget.AnyWidget):
     history = traitlets.Bytes().tag(sync=True)
     picture = traitlets.Bytes().tag(sync=True)
     refused = traitlets.Unicode().tag(sync=True)
+    key = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, source: Source) -> None:
         """Show what `source` has now."""
@@ -74,7 +77,8 @@ class Shown(anywidget.AnyWidget):
         self._refused: dict[str, str] = {}
         self._answers: dict[str, Callable[[dict[str, Any]], None]] = {}
         _, status, frame = source.update()
-        super().__init__(sites=source.sites(), status=status, frame=frame)
+        key = secrets.token_hex(8)
+        super().__init__(sites=source.sites(), status=status, frame=frame, key=key)
         self.on_msg(self._asked)
 
     def _asked(self, _: Any, question: Any, __: Any) -> None:
@@ -84,9 +88,10 @@ class Shown(anywidget.AnyWidget):
             return
         try:
             self._answers[name](question)
+            self._refused.pop(name, None)
         except Exception as error:
             self._refused[name] = f"{type(error).__name__}: {error}"
-            self.refused = compact(self._refused)
+        self.refused = compact(self._refused) if self._refused else ""
 
     def refresh(self) -> None:
         """Send what is new, in one message."""
@@ -133,8 +138,7 @@ class Inspector(Shown):
 
     def _draw(self, question: dict[str, Any]) -> None:
         """Send the picture of a row's kept tensor, or why there is none."""
-        step = question.get("step")
-        self.picture = self._builder.picture(int(question["row"]), step)
+        self.picture = self._builder.picture(int(question["row"]), question.get("step"))
 
 
 class ComparisonInspector(Shown):

@@ -195,11 +195,9 @@ def of_site(
         Undrawn: There is none.
     """
     wanted = [each for each in known if name(each) == name(site)]
-    if not wanted:
-        raise Undrawn("keep= did not ask for this tensor.")
     there = [each for each in wanted if each.data is not None]
     if not there:
-        raise Undrawn(f"The tensor is {wanted[-1].status}.")
+        raise Undrawn(_why(wanted[-1] if wanted else None))
     steps = {each.step for each in there}
     chosen = step if step in steps else max(steps)
     there = [each for each in there if each.step == chosen]
@@ -208,10 +206,26 @@ def of_site(
     )
 
 
-def packed(row: int, draw: Callable[[], Picture]) -> bytes:
-    """Write the picture of a row, or why there is none, for the front end."""
+def unkept(known: Sequence[Kept], sites: Sequence[Site]) -> list[str]:
+    """Return of each site why nothing of it is kept; empty where something is."""
+    last = {name(each): each for each in known}
+    there = {name(each) for each in known if each.data is not None}
+    return ["" if name(site) in there else _why(last.get(name(site))) for site in sites]
+
+
+def _why(last: Kept | None) -> str:
+    """Say why nothing is kept of a site, by the last that was to be."""
+    return "keep= did not ask for this tensor." if last is None else f"The tensor is {last.status}."
+
+
+def packed(row: int, asked: int | None, draw: Callable[[], Picture]) -> bytes:
+    """Write the picture of a row, or why there is none, as the answer to what was asked."""
     try:
         found = draw()
     except Undrawn as error:
-        return wire.picture(row, {"why": str(error)}, np.empty((0, 0)))
-    return wire.picture(row, found.about, found.values)
+        why = str(error)
+    except Exception as error:
+        why = f"The tensor cannot be drawn: {type(error).__name__}: {error}"
+    else:
+        return wire.picture(row, {"asked": asked, **found.about}, found.values)
+    return wire.picture(row, {"asked": asked, "why": why}, np.empty((0, 0)))

@@ -49,6 +49,12 @@ HISTORY: Final = 24_000
 QUICK: Final = 250_000
 """Records that are read once more for the history, which takes as long as the first time."""
 
+_OF_STEP: Final = 100
+"""Records that take as long to read as a step of any size takes besides."""
+
+LARGEST: Final = 2**26
+"""Bytes of a kept tensor that is read at the end of a cell."""
+
 _DENSE: Final = 8
 """Numbers become no smaller than this when they are packed: larger ones need not be tried."""
 
@@ -204,9 +210,8 @@ def _pictures(source: FrameBuilder | Comparing, rows: Rows, room: int) -> str:
         return ""
     culprit, module = source.verdict().site, source.tally.module
     sites, known = source.tally.columns.tables.sites.values, source.tensors.known()
-    there = {picture.name(each) for each in known if each.data is not None}
-    worst = worst_first(source).tolist()
-    kept = [row for row in worst if row == culprit or picture.name(sites[row]) in there]
+    there = {picture.name(e) for e in known if e.data is not None and e.bytes <= LARGEST}
+    kept = [row for row in worst_first(source).tolist() if picture.name(sites[row]) in there]
     if culprit is not None:
         kept.sort(key=lambda row: (row != culprit, module[row] != module[culprit]))
     places = {int(row): place for place, row in enumerate(rows)}
@@ -223,7 +228,8 @@ def _has_history(source: FrameBuilder | Comparing) -> TypeGuard[FrameBuilder]:
     """Tell whether there are earlier moments that can be had at once."""
     if not isinstance(source, FrameBuilder):
         return False
-    return len(source.tally.steps) > 1 and source.tally.records <= QUICK
+    steps = len(source.tally.steps)
+    return steps > 1 and source.tally.records + _OF_STEP * steps <= QUICK
 
 
 def _history(builder: FrameBuilder, rows: Rows, room: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -38,6 +39,12 @@ class Stacks:
     def texts(self) -> list[str]:
         """The texts that `of` counts in."""
         return self._texts.values
+
+    def told(self, by: Iterable[int]) -> dict[str, list[str]]:
+        """Return what a front end is sent: in their places the texts that some row tells."""
+        used = set(by)
+        texts = [text if at in used else "" for at, text in enumerate(self.texts)]
+        return {"stacks": texts} if texts else {}
 
     def read(self) -> bool:
         """Take in what was added; tell whether any site has more to tell."""

@@ -27,7 +27,8 @@ not known of it, is NaN in all columns:
 A picture of a kept tensor (version 4); several may follow one another:
 
     uint32  [8]     magic, version 4, H rows, W columns, B bytes, 0, 0, 0
-    uint8   [B]     JSON: `row` in `sites`, and what is drawn, or `why` nothing is; see `picture`
+    uint8   [B]     JSON: `row` in `sites`, the step that was `asked` about (null in a report),
+                    and what is drawn, or `why` nothing is; see `picture`
     float64 [H][W]  the cells, in which float64 and int32 are exact
 
 `view/frontend/src/types.ts` has the same names.
@@ -36,13 +37,13 @@ A picture of a kept tensor (version 4); several may follow one another:
 from __future__ import annotations
 
 import json
-import math
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probe_nb.analysis.tally import cut
+from probe_nb.analysis.words import is_optimizer, module, optimizer
 from probe_nb.terms import COUNTS, STATISTICS, Site
 
 MAGIC: Final = 0x31424E50
@@ -144,24 +145,19 @@ def compact(value: Any) -> str:
 
 
 def site_of(site: Site) -> dict[str, Any]:
-    """Return what never changes about a site."""
-    return {name: getattr(site, name) for name in OF_SITE}
+    """Return what never changes about a site; what is no module is named as everywhere else."""
+    about = {name: getattr(site, name) for name in OF_SITE}
+    if site.api:
+        named = optimizer(site) if is_optimizer(site) else module(site, several=False)
+        about |= {"module": named, "api": site.api, "path": site.module}
+    return about
 
 
 def joined(*blocks: tuple[Any, str]) -> bytes:
     """Lay arrays out one after the other, each in its type and on a multiple of 8 bytes."""
-    shapes = [(len(b), len(b[0])) if isinstance(b, list) else b.shape for b, _ in blocks]
-    types = [np.dtype(kind) for _, kind in blocks]
-    sizes = [math.prod(shape) * kind.itemsize for shape, kind in zip(shapes, types, strict=True)]
-    whole = np.empty(sum(-(-size // 8) for size in sizes), "<u8")
-    begin = 0
-    for (block, _), shape, kind, size in zip(blocks, shapes, types, sizes, strict=True):
-        place = whole[begin : begin + -(-size // 8)]
-        place[-1:] = 0
-        there = place.view(np.uint8)[:size].view(kind).reshape(shape)
-        for number, row in enumerate(block if isinstance(block, list) else ()):
-            there[number] = row
-        if not isinstance(block, list):
-            there[...] = block
-        begin += len(place)
-    return whole.tobytes()
+    parts: list[Any] = []
+    for block, kind in blocks:
+        rows = block if isinstance(block, list) else [block]
+        made = [np.ascontiguousarray(row, kind) for row in rows]
+        parts += [*made, bytes(-sum(row.nbytes for row in made) % 8)]
+    return b"".join(parts)

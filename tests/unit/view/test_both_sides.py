@@ -17,8 +17,7 @@ from tests.unit.view.make_runs import hundred_layers
 ODD = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e300, -1e300, 5e-324, 1 / 3, 2.0**53 + 2)
 READER = """
 import { readFileSync } from "node:fs";
-import { decodeFrame, decodeMoments } from "SOURCES/decode";
-import { decodePictures } from "SOURCES/picture";
+import { decodeFrame, decodeMoments, decodePictures } from "SOURCES/decode";
 const hex = (a) => Buffer.from(a.buffer, a.byteOffset, a.byteLength).toString("hex");
 const hexes = (o) => Object.fromEntries(Object.entries(o).map(([name, each]) => [name, hex(each)]));
 const plain = (frame) => frame && {
@@ -131,9 +130,12 @@ def test_moments_arrive_bit_by_bit(read):
 
 def test_pictures_arrive_bit_by_bit(read):
     cells, about = odd(5, 3), {"step": 7, "shape": [5, 3], "slice": '「é」 "x"'}
-    data = wire.picture(3, about, cells) + wire.picture(9, {"why": "none"}, np.empty((0, 0)))
+    data = wire.picture(3, {"asked": 5, **about}, cells) + wire.picture(
+        9, {"why": "none"}, np.empty((0, 0))
+    )
     first, second = read(all=("pictures", data))["all"]
-    told = {"row": 3, "height": 5, "width": 3, "cells": cells.tobytes().hex(), "about": about}
+    told = {"row": 3, "asked": 5, "height": 5, "width": 3, "about": about}
+    told["cells"] = cells.tobytes().hex()
     assert first == told
     assert (second["row"], second["cells"], second["about"]) == (9, "", {"why": "none"})
 

@@ -311,10 +311,58 @@ def test_a_report_brings_the_tensors_of_the_culprits_module():
             model[1].bias[0] = NAN
     found = embedded(report.html_page(run))
     rows = {about["row"] for about, _ in found}
-    assert len(found) == len(rows) == 3  # of the root's input, where it began, there is none
-    assert found[0][0]["why"] == "keep= did not ask for this tensor."
-    for _, values in found[1:]:
+    assert len(found) == len(rows) == 2
+    for _, values in found:
         np.testing.assert_array_equal(values, [[NAN, NAN]])
+
+
+def test_a_report_knows_of_each_row_why_nothing_of_it_is_kept():
+    """No other place is named, as if it had what was never kept."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2))
+    keep = probe.Keep("1", roles="input, output")
+    with probe.watch(model, live=False, keep=keep) as run:
+        model(torch.ones(1, 3))
+    for kept in run.tensors.known():
+        if kept.role == "input":
+            kept.drop("the budget was used up")
+    with reading(run) as builder:
+        rows = np.arange(builder.tally.sites)[::-1]
+        whys = json.loads(builder.status(rows))["unkept"]
+        assert json.loads(builder.status())["unkept"] == []
+        sites = [builder.tally.columns.tables.sites.values[row] for row in rows]
+    wanted = {
+        ("1", "output"): "",
+        ("1", "input"): "The tensor is not kept: the budget was used up.",
+    }
+    asked = "keep= did not ask for this tensor."
+    assert whys == [wanted.get((site.module, site.role), asked) for site in sites]
+    assert set(whys) == {*wanted.values(), asked}
+    with probe.watch(model, live=False) as run:
+        model(torch.ones(1, 3))
+    with reading(run) as builder:
+        assert json.loads(builder.status(np.arange(2)))["unkept"] == []
+
+
+def test_a_report_reads_no_tensor_that_would_keep_the_cell_waiting(monkeypatch):
+    monkeypatch.setattr(report, "LARGEST", 40)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 20))
+    with probe.watch(model, live=False, keep=probe.Keep("*", roles="output")) as run:
+        model(torch.ones(1, 3))
+    assert [about["shape"] for about, _ in embedded(report.html_page(run))] == [[1, 2]]
+
+
+def test_an_answer_says_what_was_asked_and_a_fault_of_ours_is_a_reason(monkeypatch):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2))
+    with probe.watch(model, live=False, keep=probe.Keep("*")) as run:
+        model(torch.ones(1, 3))
+    with reading(run) as builder:
+        sites = builder.tally.columns.tables.sites.values
+        row = [(site.module, site.role) for site in sites].index(("0", "output"))
+        assert unpacked(builder.picture(row, 0))[0]["asked"] == 0
+        assert unpacked(builder.picture(row))[0]["asked"] is None
+        monkeypatch.setattr(picture, "picture_of", lambda _: 1 / 0)
+        why = unpacked(builder.picture(row, 0))[0]["why"]
+    assert why == "The tensor cannot be drawn: ZeroDivisionError: division by zero"
 
 
 def test_large_pictures_leave_a_report_as_small_as_it_was_promised():

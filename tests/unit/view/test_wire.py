@@ -43,7 +43,7 @@ def test_every_verdict_has_its_word():
 
 
 def test_every_role_has_its_place():
-    text = (SOURCES / "data.ts").read_text(encoding="utf-8")
+    text = (SOURCES / "sites.ts").read_text(encoding="utf-8")
     known = QUOTED.findall(text[text.index("const ROLES") :])[0].split()
     assert set(known) >= set(ROLES)
 

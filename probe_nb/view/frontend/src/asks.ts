@@ -35,8 +35,9 @@ export class Asks {
   /** Why a question was not answered; empty if it was, or is not yet. */
   refusal(question: string): string {
     const found = this.model.get("refused");
-    const refused = typeof found === "string" && found ? (JSON.parse(found) as Record<string, string>) : {};
-    return refused[question] ?? "";
+    const refused: unknown = typeof found === "string" && found ? JSON.parse(found) : {};
+    const why = (refused as Record<string, unknown> | null)?.[question];
+    return typeof why === "string" ? why : "";
   }
 
   /** Ask; tell whether it was asked. */

@@ -1,78 +1,8 @@
 /** What is shown now: sites, status and numbers together, and which rows of them in which order. */
 import { NO_HISTORY } from "./history";
+import { FLOWS, type Sites } from "./sites";
 import type { ColumnName, Frame, History, PairName, Site, Status } from "./types";
 import { ABSENT_BIT, ANOMALY, badgesOf, DOWNSTREAM, severity, type Badge } from "./words";
-
-/** The sites with all that is derived from them alone, made once per change of `sites`. */
-export class Sites {
-  /** Names a site across updates: the selection follows it, not a row number. */
-  readonly keys: string[];
-  readonly roles: string[];
-  readonly paths: string[];
-  /** Whether it was recorded where anything is called from. */
-  readonly stacks: boolean;
-  private partsMade: string[][] | null = null;
-  private readonly searchable: string[];
-  private readonly places: Map<string, number>;
-
-  constructor(readonly rows: readonly Site[]) {
-    const several = new Set(rows.map((site) => site.model)).size > 1;
-    this.keys = rows.map((site) =>
-      [site.model, site.module, site.direction, site.role, site.leaf, site.type].join("\u0000"),
-    );
-    this.stacks = rows.some((site) => site.stack);
-    this.places = new Map(this.keys.map((key, index) => [key, index]));
-    this.paths = rows.map((site) => pathOf(site, several));
-    this.roles = [...new Set(rows.map((site) => site.role))].sort((a, b) => roleRank(a) - roleRank(b));
-    this.searchable = rows.map((site, index) =>
-      [this.paths[index], site.type, site.role, site.leaf, site.dtype, site.device].join(" ").toLowerCase(),
-    );
-  }
-
-  /** The modules that each row is inside of, from the outermost to its own. */
-  get parts(): string[][] {
-    this.partsMade ??= this.paths.map((path) => {
-      const [model = "", own = model] = path.split(/: (.*)/s);
-      const parts = own === "(root)" ? [own] : own.split(".");
-      return model === own ? parts : [model, ...parts];
-    });
-    return this.partsMade;
-  }
-
-  find(key: string | null): number {
-    return (key === null ? undefined : this.places.get(key)) ?? -1;
-  }
-
-  /** Whether every word stands somewhere in the site's names. */
-  matches(index: number, words: readonly string[]): boolean {
-    const text = this.searchable[index] ?? "";
-    return words.every((word) => text.includes(word));
-  }
-
-  /** The rows of the same module, this one among them, in the order of the flow. */
-  siblings(index: number): number[] {
-    const site = this.rows[index];
-    if (!site) return [];
-    const same = (other: Site): boolean => other.module === site.module && other.model === site.model;
-    const rank = (at: number): number => roleRank(this.rows[at]?.role ?? "");
-    return this.rows.flatMap((other, at) => (same(other) ? [at] : [])).sort((a, b) => rank(a) - rank(b) || a - b);
-  }
-}
-
-function pathOf(site: Site, several: boolean): string {
-  const path = site.module || "(root)";
-  return several ? `${site.model}: ${path}` : path;
-}
-
-const ROLES = "input output param buffer grad_output grad_input param_grad update state value".split(" ");
-
-/** What flows between modules; parameters stand still. */
-const FLOWS = new Set(["input", "output", "grad_output", "grad_input", "value"]);
-
-function roleRank(role: string): number {
-  const rank = ROLES.indexOf(role);
-  return rank < 0 ? ROLES.length : rank;
-}
 
 /** One consistent picture; where the traits disagree about the rows, the shorter one counts. */
 export class Data {
@@ -244,6 +174,15 @@ export interface Choice {
   /** Verdicts to show; all if empty. */
   verdicts: ReadonlySet<string>;
   order: Order;
+}
+
+/** All rows, as they ran. */
+export const EXECUTION: Order = { by: "execution", descending: false };
+export const EVERYTHING: Omit<Choice, "order"> = { query: "", role: "", anomalies: false, verdicts: new Set() };
+
+/** Whether a choice leaves rows out. */
+export function narrows({ query, role, anomalies, verdicts }: Choice): boolean {
+  return Boolean(query || role || anomalies || verdicts.size);
 }
 
 /** By what a column sorts; NaN and "" are absent and stay last in either direction. */

@@ -1,14 +1,18 @@
 /**
- * From the three traits to typed values.
+ * From the traits to typed values.
  *
  * Numbers travel as bytes because JSON has no NaN: in a debugger for NaN that would be fatal.
  */
-import { COLUMNS, PAIRS, type Comparison, type Frame, type Headline, type Moment, type Site, type Status } from "./types";
+import {
+  COLUMNS, PAIRS,
+  type About, type Comparison, type Frame, type Headline, type Moment, type Picture, type Site, type Status,
+} from "./types";
 
 const MAGIC = 0x31424e50;
 const RUN = 1;
 const COMPARISON = 2;
 const MOMENTS = 3;
+const PICTURE = 4;
 const HEADER_BYTES = 32;
 
 const EMPTY_HEADLINE: Headline = {
@@ -72,6 +76,20 @@ export function decodeMoments(value: unknown): { moments: Moment[]; rows: Uint32
   const moments = [...steps].map((step) => ({ step, frame: frameAt(reader) }));
   if (moments.some(({ frame }) => frame.rows !== size)) throw new Error("a moment has not the rows of the others");
   return { moments, rows };
+}
+
+/** Pictures of kept tensors, one after the other. */
+export function decodePictures(value: unknown): Picture[] {
+  const reader = new Reader(asBytes(value));
+  const found: Picture[] = [];
+  while (reader.left) {
+    const [magic, version, height = 0, width = 0, size = 0] = reader.begin();
+    if (magic !== MAGIC || version !== PICTURE) throw new Error(`a picture has version ${version}, ${PICTURE} expected`);
+    const words = new TextDecoder().decode(reader.take(Uint8Array, size));
+    const { row, asked = null, ...about } = JSON.parse(words) as About & { row: number; asked?: number | null };
+    found.push({ row, asked, height, width, cells: reader.take(Float64Array, height * width), about });
+  }
+  return found;
 }
 
 function frameAt(reader: Reader): Frame {
@@ -152,6 +170,11 @@ class Reader {
     this.size = aligned.byteLength;
   }
 
+  /** Whether more follows. */
+  get left(): boolean {
+    return this.position < this.size;
+  }
+
   begin(): Uint32Array {
     return (this.head = this.take(Uint32Array, HEADER_BYTES / 4));
   }
@@ -197,7 +220,7 @@ export function parseStatus(value: unknown): Status {
     open: given.open === true,
     ended: text(given.ended),
     headline: { ...EMPTY_HEADLINE, ...given.headline },
-    step: given.step ?? null,
+    step: given.step === undefined || given.step === null || given.step < 0 ? null : given.step,
     steps: given.steps ?? 0,
     records: given.records ?? 0,
     modules: given.modules ?? 0,
@@ -209,6 +232,7 @@ export function parseStatus(value: unknown): Status {
     spark: given.spark || "absmax",
     spark_steps: given.spark_steps ?? [],
     keeps: given.keeps === true,
+    unkept: given.unkept ?? [],
     dtype_limits: given.dtype_limits ?? {},
     comparison: given.comparison ? { ...NOTHING_COMPARED, ...given.comparison } : null,
   };

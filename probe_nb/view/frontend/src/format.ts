@@ -23,11 +23,12 @@ function scientific(x: number, digits: number): string {
   return x.toExponential(digits - 1).replace("e+", "e");
 }
 
-/** Write a number with all the digits that a float32 has. */
+/** Write a number with all the digits that tell a float32 from its neighbours. */
 export function exact(x: number): string {
-  if (!Number.isFinite(x) || x === 0 || Number.isInteger(x)) return number(x, 8);
+  if (!Number.isFinite(x) || x === 0) return number(x);
   const size = Math.abs(x);
-  return size < 1e-4 || size >= 1e8 ? scientific(x, 7) : String(Number(x.toPrecision(8)));
+  if (Number.isInteger(x) && size < 1e15) return String(x);
+  return size < 1e-4 || size >= 1e9 ? scientific(x, 9) : String(Number(x.toPrecision(9)));
 }
 
 /** Write a count with thousands separators; absent counts are -1. */

@@ -5,7 +5,7 @@
  * at the foot. Where one sign has no values, its half is left out. A strip on top says by signs what is not finite.
  */
 import type { Data } from "./data";
-import { count, percent, plural, power } from "./format";
+import { power } from "./format";
 import { histogramOf, type Histogram } from "./histogram";
 import { badOf } from "./series";
 import type { Frame, Limits } from "./types";
@@ -13,8 +13,9 @@ import type { Frame, Limits } from "./types";
 export interface HeatColumn {
   step: number;
   histogram: Histogram;
-  /** Elements that were counted. */
+  /** The sum of all counts, and the number of elements: of very many the counts, float32, are only near. */
   total: number;
+  elements: number;
   /** What was not finite, in words. */
   bad: string;
 }
@@ -30,7 +31,7 @@ export interface Heat {
   cells: number;
   halves: { positive: boolean; negative: boolean; zero: boolean };
   /** By column and cell (positive ones from the top down, then negative ones) the share of its elements. */
-  shares: Float32Array;
+  shares: Float64Array;
   /** The largest share of any cell, and the smallest that is not 0. */
   most: number;
   least: number;
@@ -66,8 +67,10 @@ function columnOf(frame: Frame, row: number, step: number): HeatColumn {
 function made(frame: Frame, row: number, step: number): HeatColumn {
   const histogram = histogramOf(frame, row);
   const { positive, negative, zero, nan, posinf, neginf } = histogram;
-  const inBins = [...positive, ...negative].reduce((sum, [, n]) => sum + n, 0);
-  return { step, histogram, total: inBins + zero + nan + posinf + neginf, bad: badOf(frame, row) };
+  const total = [...positive, ...negative].reduce((sum, [, n]) => sum + n, zero + nan + posinf + neginf);
+  const numel = frame.columns.numel[row] ?? -1;
+  const elements = Math.abs(total - numel) < 1e-5 * total ? numel : total;
+  return { step, histogram, total, elements, bad: badOf(frame, row) };
 }
 
 /** Of many columns some, evenly, with the first one that is not finite and the last. */
@@ -85,7 +88,7 @@ export function heatOf(columns: HeatColumn[], limits?: Limits): Heat {
   const { low, high } = range(Math.min(up.low, down.low), Math.max(up.high, down.high), limits);
   const size = Math.ceil((high - low + 1) / CELLS);
   const cells = Math.ceil((high - low + 1) / size);
-  const shares = new Float32Array(columns.length * 2 * cells);
+  const shares = new Float64Array(columns.length * 2 * cells);
   columns.forEach(({ histogram, total }, column) => {
     const begin = column * 2 * cells;
     const add = (at: number, n: number): void => {
@@ -163,6 +166,13 @@ export interface Place {
 const STRIP = 12;
 const ZERO = 6;
 
+/** The sign over a column; "" where all is well. */
+export function signOf({ bad, histogram, total }: HeatColumn): string {
+  if (bad.includes("NaN")) return "✕";
+  if (bad) return "∞";
+  return histogram.zero > 0 && histogram.zero === total ? "0" : "";
+}
+
 export function placeOf(heat: Heat, width: number, height: number, gutter: number): Place {
   const { positive, negative, zero } = heat.halves;
   const strip = heat.columns.some(signOf) ? STRIP : 0;
@@ -219,27 +229,6 @@ export function heatTicks(heat: Heat, place: Place, room: number): { y: number; 
   return parted ? [...apart, { y: zero, words: "0" }] : apart;
 }
 
-// -- signs and words -------------------------------------------------------------------------------
-
-/** The sign over a column; "" where all is well. */
-export function signOf({ bad, histogram, total }: HeatColumn): string {
-  if (bad.includes("NaN")) return "✕";
-  if (bad) return "∞";
-  return histogram.zero > 0 && histogram.zero === total ? "0" : "";
-}
-
-/** Neighbouring columns under one sign, so that it can be read where columns are narrow. */
-export function signRuns(columns: readonly HeatColumn[]): { sign: string; from: number; to: number }[] {
-  const runs: { sign: string; from: number; to: number }[] = [];
-  columns.forEach((column, at) => {
-    const sign = signOf(column);
-    const last = runs.at(-1);
-    if (last && last.to === at && last.sign === sign) last.to = at + 1;
-    else if (sign) runs.push({ sign, from: at, to: at + 1 });
-  });
-  return runs;
-}
-
 export interface Cell {
   column: number;
   /** Its place among the cells; -1 for the row of zeros, -2 for the strip of signs. */
@@ -257,47 +246,4 @@ export function cellAt(heat: Heat, place: Place, x: number, y: number): Cell | n
   if (y >= zero.top && y < zero.top + zero.height) return { column, cell: OF_ZERO };
   const inHalf = (from: number): number => Math.min(heat.cells - 1, Math.max(0, Math.floor((y - from) / cellHeight)));
   return { column, cell: y < zero.top ? inHalf(place.positive) : heat.cells + inHalf(place.negative) };
-}
-
-/** A cell in words: step, values, and what share of the elements they are. */
-export function saidOf(heat: Heat, { column, cell }: Cell): string {
-  const found = heat.columns[column];
-  if (!found) return "";
-  const { step, histogram, total } = found;
-  const share = (n: number): string => (total > 0 ? `${percent(n, total)} % of ${count(total)}` : "no element");
-  if (cell === OF_STRIP || !total) return `step ${step}: ${stateOf(found)}`;
-  if (cell === OF_ZERO) return `step ${step}, zeros: ${share(histogram.zero)}`;
-  const negative = cell >= heat.cells;
-  const low = heat.low + heat.size * (negative ? cell - heat.cells : heat.cells - 1 - cell);
-  const side = negative ? histogram.negative : histogram.positive;
-  const n = side.reduce((sum, [exponent, each]) => sum + (exponent >= low && exponent < low + heat.size ? each : 0), 0);
-  const sign = negative ? "-" : "";
-  return `step ${step}, ${sign}${power(low)} … ${sign}${power(low + heat.size)}: ${share(n)}`;
-}
-
-function stateOf({ histogram, total, bad }: HeatColumn): string {
-  const { nan, posinf, neginf, zero } = histogram;
-  const some = [[nan, "NaN"], [posinf, "+Inf"], [neginf, "-Inf"]] as const;
-  const parts = some.filter(([n]) => n > 0).map(([n, name]) => `${count(n)} ${name}`);
-  if (!parts.length && bad) return bad;
-  if (!total) return "no numbers";
-  if (zero === total) return "every element is 0";
-  return parts.length ? parts.join(", ") : "all finite";
-}
-
-/** The drawing in words, for those who cannot see it. */
-export function describeHeat({ columns, low, high, halves }: Heat): string {
-  const steps = columns.map(({ step }) => step);
-  const listed = (sign: string): string => {
-    const of = columns.filter((column) => signOf(column) === sign).map(({ step }) => step);
-    return of.length > 3 ? `${of.length} steps from ${of[0]} on` : `step ${of.join(", ")}`;
-  };
-  const signs = [["✕", "NaN"], ["∞", "Inf"], ["0", "nothing but zeros"]] as const;
-  const found = signs.filter(([sign]) => columns.some((column) => signOf(column) === sign));
-  const sides = halves.positive && halves.negative ? "values of both signs" : halves.negative ? "negative values" : "positive values";
-  return [
-    `histograms of ${plural(columns.length, "step")}, ${steps[0]} to ${steps.at(-1)}`,
-    `${sides} between ${power(low)} and ${power(high + 1)}`,
-    ...found.map(([sign, name]) => `${name} in ${listed(sign)}`),
-  ].join("; ");
 }

@@ -3,9 +3,10 @@ import type { Data } from "./data";
 import { h, setAttribute, setText } from "./dom";
 import { percent } from "./format";
 import {
-  cellAt, columnsOf, describeHeat, heatOf, heatTicks, limitLines, OF_STRIP, OF_ZERO, placeOf, saidOf, signRuns, strength,
+  cellAt, columnsOf, heatOf, heatTicks, limitLines, OF_STRIP, OF_ZERO, placeOf, strength,
   type Cell, type Heat, type Place,
 } from "./heatmap";
+import { describeHeat, saidOf, signRuns } from "./heatwords";
 import { handled } from "./keys";
 import { shade, type Theme } from "./ramp";
 
@@ -63,7 +64,7 @@ export class HeatView {
     this.place = placeOf(this.heat, width, HEIGHT, GUTTER);
     this.lines = limitLines(this.heat, this.place, limits);
     this.chosen = data.moment === null ? -1 : columns.findIndex(({ step }) => step === data.value("step", row));
-    if (this.cell && this.cell.column >= columns.length) this.cell = null;
+    if (this.cell && (this.cell.column >= columns.length || this.cell.cell >= 2 * this.heat.cells)) this.cell = null;
     setAttribute(this.canvas, "aria-label", describeHeat(this.heat));
     this.draw();
     this.say();

@@ -7,7 +7,9 @@
 import type { Frame, Limits } from "./types";
 import { count, power } from "./format";
 
-const LOWEST = -127;
+/** The exponents of the outermost bins: all that is not 0 and smaller, and all that is finite and larger. */
+export const LOWEST = -127;
+export const HIGHEST = 128;
 const NEGATIVE = 256;
 
 export interface Histogram {

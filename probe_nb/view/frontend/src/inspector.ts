@@ -2,7 +2,8 @@
 import { Asks } from "./asks";
 import type { Column } from "./cells";
 import { COMPARED, TABLE } from "./columns";
-import { Data, Sites, visibleRows, type Choice, type Order } from "./data";
+import { Data, EVERYTHING, EXECUTION, narrows, visibleRows, type Choice } from "./data";
+import { Sites } from "./sites";
 import { emptyFrame, parseStatus } from "./decode";
 import { Detail } from "./detail";
 import { h } from "./dom";
@@ -17,9 +18,8 @@ import { StopButton } from "./stop";
 import { Table } from "./table";
 import { Toolbar } from "./toolbar";
 import { ancestors, flat, folded, groupOf, treeOf, type Group, type Listed } from "./tree";
+import { Trouble } from "./trouble";
 import type { Model } from "./types";
-
-const EVERYTHING = { query: "", role: "", anomalies: false, verdicts: new Set<string>() };
 
 /** One moment earlier or later. */
 const STEP_KEYS: Record<string, number> = { ",": -1, ".": 1 };
@@ -50,9 +50,9 @@ export class Inspector {
     load: () => this.guard(() => this.load()),
   });
   private readonly stop: StopButton;
-  private readonly trouble = h("p", { class: "trouble", role: "alert", hidden: true });
+  private readonly trouble = new Trouble();
   private readonly sizes = new ResizeObserver(() => this.table.paint());
-  private choice: Choice = { ...EVERYTHING, order: execution() };
+  private choice: Choice = { ...EVERYTHING, order: EXECUTION };
   private data = new Data(new Sites([]), parseStatus(""), emptyFrame());
   private axis: Axis | undefined;
   private rows: number[] = [];
@@ -80,7 +80,7 @@ export class Inspector {
     this.detail = new Detail((row) => this.guard(() => this.open(row)), new Pictures(model, asks));
     this.toolbar.element.append(this.stop.element);
     const body = h("div", { class: "body" }, this.table.element, this.table.edge, this.detail.element);
-    const above = [this.headline.element, this.trouble, this.toolbar.element, this.slider.element];
+    const above = [this.headline.element, this.trouble.element, this.toolbar.element, this.slider.element];
     this.element = h("div", { class: "pnb" }, ...above, body);
     this.element.addEventListener("keydown", (event) => this.key(event));
     this.sizes.observe(this.table.element);
@@ -240,7 +240,7 @@ export class Inspector {
     this.asModules = on;
     // a column that is not shown cannot tell the order
     const { by } = this.choice.order;
-    if (by !== "worst" && !this.columns.some(({ key }) => key === by)) this.choice = { ...this.choice, order: execution() };
+    if (by !== "worst" && !this.columns.some(({ key }) => key === by)) this.choice = { ...this.choice, order: EXECUTION };
     this.show();
     this.reveal(this.data.sites.find(this.selected), LEAD);
   }
@@ -296,33 +296,13 @@ export class Inspector {
     } else if (event.key === "/") {
       handled(event);
       this.toolbar.focusSearch();
-    } else if (event.key === "Escape" && this.filtered) {
+    } else if (event.key === "Escape" && narrows(this.choice)) {
       handled(event);
       this.choose({ ...EVERYTHING });
     }
   }
 
-  private get filtered(): boolean {
-    const { query, role, anomalies, verdicts } = this.choice;
-    return Boolean(query || role || anomalies || verdicts.size);
-  }
-
   private guard(action: () => void): void {
-    try {
-      action();
-      this.trouble.hidden = true;
-    } catch (error) {
-      this.trouble.textContent = `The inspector cannot show this: ${reason(error)}. The run itself is not affected.`;
-      this.trouble.hidden = false;
-      console.error("probe_nb inspector", error);
-    }
+    this.trouble.guard(action);
   }
-}
-
-function execution(): Order {
-  return { by: "execution", descending: false };
-}
-
-function reason(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
 }

@@ -1,7 +1,8 @@
 /** One line per module: what it gave and the gradient that came back, side by side. */
 import { numberColumn, type Column, type Value } from "./cells";
 import { TABLE } from "./columns";
-import type { Data, Sites } from "./data";
+import type { Data } from "./data";
+import type { Sites } from "./sites";
 import { setAttribute } from "./dom";
 import { ABSENT, count } from "./format";
 import { severity, statusReason } from "./words";

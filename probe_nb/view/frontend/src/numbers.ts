@@ -5,8 +5,8 @@ import { ABSENT, count, exact, number, percent } from "./format";
 import type { ColumnName } from "./types";
 import { statusReason } from "./words";
 
-const STATISTICS: readonly ColumnName[] = ["min", "max", "mean", "std", "l2", "absmax"];
-const COUNTS: readonly (readonly [column: ColumnName, name: string])[] = [
+export const STATISTICS: readonly ColumnName[] = ["min", "max", "mean", "std", "l2", "absmax"];
+export const COUNTS: readonly (readonly [column: ColumnName, name: string])[] = [
   ["nan_count", "NaN"],
   ["posinf_count", "+Inf"],
   ["neginf_count", "-Inf"],

@@ -2,17 +2,10 @@
 import type { Data } from "./data";
 import { h, s } from "./dom";
 import { ABSENT, count, exact, number, plural } from "./format";
-import type { ColumnName, PairName } from "./types";
+import { COUNTS, STATISTICS } from "./numbers";
+import type { PairName } from "./types";
 import { VERDICTS } from "./words";
 
-const STATISTICS: readonly ColumnName[] = ["min", "max", "mean", "std", "l2", "absmax"];
-const COUNTS: readonly (readonly [column: ColumnName, name: string])[] = [
-  ["numel", "elements"],
-  ["nan_count", "NaN"],
-  ["posinf_count", "+Inf"],
-  ["neginf_count", "-Inf"],
-  ["zero_count", "zero"],
-];
 const OF_TENSORS: readonly (readonly [column: PairName, name: string])[] = [
   ["cosine", "cosine"],
   ["relative", "norm of the difference / norm"],
@@ -75,7 +68,7 @@ export function pairNumbers(data: Data, row: number): HTMLElement[] {
   const head = ["", "baseline", "candidate", "difference"].map((name) => h("th", { scope: "col" }, name));
   const lines = [
     ...STATISTICS.map((name) => line(name, data.before(name, row), data.value(name, row))),
-    ...COUNTS.map(([column, name]) => line(name, counted(data.before(column, row)), counted(data.value(column, row)))),
+    ...([["numel", "elements"], ...COUNTS] as const).map(([column, name]) => line(name, counted(data.before(column, row)), counted(data.value(column, row)))),
   ];
   const found = OF_TENSORS.filter(([column]) => !Number.isNaN(data.pair(column, row)));
   const distance = data.pair("histogram_distance", row);

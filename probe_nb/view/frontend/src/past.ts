@@ -3,10 +3,13 @@ import type { Asks } from "./asks";
 import { decodeMoments } from "./decode";
 import { count, plural } from "./format";
 import { Received, widened } from "./history";
+import { reason } from "./trouble";
 import type { Frame, History, Model, Moment, Status } from "./types";
 
 /** Records of a run that the kernel is asked about without further ado: it takes it about a second. */
 const QUICK = 500_000;
+/** A step takes as long as so many of its records, besides them. */
+const OF_STEP = 100;
 
 export class Past {
   private readonly received = new Received();
@@ -33,7 +36,7 @@ export class Past {
       const found = decodeMoments(given);
       if (found) this.brought = { moments: widened(found.moments, found.rows, latest.rows), rows: found.rows.length };
     } catch (error) {
-      this.fault = error instanceof Error ? error.message : String(error); // the newest numbers are shown all the same
+      this.fault = reason(error); // the newest numbers are shown all the same
     }
   }
 
@@ -55,6 +58,7 @@ export class Past {
       return fewer ? `earlier steps of ${plural(this.brought.rows, "row")}, the worst; ${this.elsewhere}` : "";
     }
     if (moments > 1) return "";
+    if (!status.steps && !status.open) return "";
     if (status.steps <= 1) return status.open ? "steps can be chosen as soon as there are two" : "there is one step only";
     if (status.open) return "the steps from now on can be chosen";
     const refusal = this.asks.refusal("history");
@@ -75,6 +79,6 @@ export class Past {
 
   /** Ask for them; unasked for only where that is quick. */
   ask(status: Status, wanted: boolean): void {
-    if (this.missing(status) && (wanted || status.records <= QUICK)) this.asked = this.asks.ask({ ask: "history" });
+    if (this.missing(status) && (wanted || status.records + OF_STEP * status.steps <= QUICK)) this.asked = this.asks.ask({ ask: "history" });
   }
 }

@@ -1,57 +1,9 @@
 /** A picture of a kept tensor, as the kernel sends it: at most 64 by 64 cells of one slice. */
 import type { Asks } from "./asks";
-import { asBytes } from "./decode";
+import { decodePictures } from "./decode";
 import { count, number, shape } from "./format";
-import type { Model } from "./types";
-
-const MAGIC = 0x31424e50;
-const VERSION = 4;
-const HEAD = 32;
-
-export interface Picture {
-  row: number;
-  height: number;
-  width: number;
-  /** Row by row; NaN where an element of the cell is NaN. */
-  cells: Float64Array;
-  about: About;
-}
-
-export interface About {
-  /** Why there is no picture; absent where there is one. */
-  why?: string;
-  step?: number;
-  call?: number;
-  shape?: number[];
-  dtype?: string;
-  /** In words: which slice, how many elements share a cell, what of complex numbers is drawn. */
-  slice?: string;
-  pooled?: string;
-  part?: string;
-  nan?: number;
-  posinf?: number;
-  neginf?: number;
-}
-
-/** Read pictures, one after the other. */
-export function decodePictures(value: unknown): Picture[] {
-  const bytes = asBytes(value);
-  // typed views need an aligned start, which a message does not promise
-  const { buffer, byteOffset, byteLength } = bytes.byteOffset % 8 === 0 ? bytes : bytes.slice();
-  const found: Picture[] = [];
-  for (let at = 0; at < byteLength; ) {
-    if (at + HEAD > byteLength) throw new Error(`a picture ends after ${byteLength} bytes`);
-    const [magic, version, height = 0, width = 0, size = 0] = new Uint32Array(buffer, byteOffset + at, HEAD / 4);
-    if (magic !== MAGIC || version !== VERSION) throw new Error(`a picture has version ${version}, this inspector reads ${VERSION}`);
-    const begin = at + HEAD + Math.ceil(size / 8) * 8;
-    const end = begin + 8 * height * width;
-    if (end > byteLength) throw new Error(`a picture ends after ${byteLength} bytes, ${end} expected`);
-    const { row, ...about } = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, byteOffset + at + HEAD, size))) as About & { row: number };
-    found.push({ row, height, width, cells: new Float64Array(buffer, byteOffset + begin, height * width), about });
-    at = end;
-  }
-  return found;
-}
+import { reason } from "./trouble";
+import type { Model, Picture } from "./types";
 
 /** The largest finite magnitude: where the colours end. NaN where no cell is finite. */
 export function reach(cells: ArrayLike<number>): number {
@@ -106,7 +58,8 @@ const PAUSE = 150;
 export class Pictures {
   private readonly known = new Map<string, Picture>();
   private read: unknown;
-  private asked: { row: number; key: string } | null = null;
+  private fault = "";
+  private asked = "";
   private timer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(
@@ -117,33 +70,42 @@ export class Pictures {
   /** The picture of a row's tensor in a step, or in words why there is none yet; then it has been asked for. */
   of(row: number, step: number): Picture | string {
     this.take();
-    const key = `${row} ${step}`;
-    const found = this.known.get(key) ?? this.known.get(`${row}`);
+    const found = this.known.get(keyOf(row, step)) ?? this.known.get(keyOf(row, null));
     if (found) return found.about.why ?? found;
+    if (this.fault && (this.asked === keyOf(row, step) || !this.asks.possible)) return this.fault;
     if (!this.asks.possible) return this.asks.why;
-    if (this.asked?.key === key && this.asks.refusal("picture")) return this.asks.refusal("picture");
-    this.want(row, step, key);
+    const refusal = this.asks.refusal("picture");
+    if (refusal && this.asked === keyOf(row, step)) return refusal;
+    this.want(row, step);
     return "asking the kernel …";
   }
 
-  private want(row: number, step: number, key: string): void {
-    if (this.asked?.key === key) return;
-    this.asked = { row, key };
+  private want(row: number, step: number): void {
+    if (this.asked === keyOf(row, step)) return;
+    this.asked = keyOf(row, step);
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.asks.ask({ ask: "picture", row, step }), PAUSE);
   }
 
+  /** An answer says what it answers: others may have been asked since, by this view or by another one. */
   private take(): void {
     const value = this.model.get("picture");
     if (value === this.read || value === undefined) return;
     this.read = value;
-    for (const picture of decodePictures(value)) {
-      const asked = this.asked?.row === picture.row ? this.asked.key : `${picture.row}`;
-      this.known.set(asked, picture);
+    this.fault = "";
+    try {
+      for (const picture of decodePictures(value)) this.known.set(keyOf(picture.row, picture.asked), picture);
+    } catch (error) {
+      // the numbers are shown all the same
+      this.fault = `what came of the kept tensor cannot be read: ${reason(error)}`;
     }
   }
 
   stop(): void {
     clearTimeout(this.timer);
   }
+}
+
+function keyOf(row: number, step: number | null): string {
+  return `${row} ${step ?? ""}`;
 }

@@ -2,8 +2,9 @@
 import type { Data } from "./data";
 import { h, setAttribute, setText } from "./dom";
 import { lookOf } from "./heatview";
-import { describePicture, describeReach, reach, saidOfCell, signOfCell, type Picture, type Pictures } from "./picture";
+import { describePicture, describeReach, reach, saidOfCell, signOfCell, type Pictures } from "./picture";
 import { css, signed } from "./ramp";
+import type { Picture } from "./types";
 
 /** Pixels of a side at most, and of a cell: small tensors need not be large squares. */
 const SIDE = 192;
@@ -28,7 +29,7 @@ export class PictureView {
   show(data: Data, row: number, width: number): void {
     this.element.hidden = data.status.comparison !== null || !data.status.keeps;
     if (this.element.hidden) return;
-    const found = this.pictures.of(row, data.value("step", row));
+    const found = data.status.unkept[row] || this.pictures.of(row, data.value("step", row));
     this.picture = typeof found === "string" ? null : found;
     this.canvas.hidden = this.words.hidden = this.picture === null;
     this.element.classList.toggle("grey", this.picture === null);

@@ -1,6 +1,7 @@
 /** What the model has, read once whenever it changes: sites, status, the newest numbers and those of before. */
 import type { Asks } from "./asks";
-import { Data, Sites } from "./data";
+import { Data } from "./data";
+import { Sites } from "./sites";
 import { decodeFrame, emptyFrame, parseSites, parseStatus } from "./decode";
 import { shown } from "./history";
 import { Past } from "./past";

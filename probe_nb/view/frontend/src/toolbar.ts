@@ -2,7 +2,7 @@
 import type { Column } from "./cells";
 import type { Choice, Data } from "./data";
 import { h, setText } from "./dom";
-import { count } from "./format";
+import { count, plural } from "./format";
 import { handled } from "./keys";
 import { modulesOf } from "./modules";
 import { VERDICTS } from "./words";
@@ -95,8 +95,8 @@ export class Toolbar {
     press(this.anomalies, choice.anomalies);
     const modules = this.modules.getAttribute("aria-pressed") === "true" && !data.status.comparison;
     const [total, shown] = [modules ? modulesOf(data.sites) : data.size, rows.length];
-    const what = modules ? "modules" : "rows";
-    setText(this.counter, shown === total ? `${count(total)} ${what}` : `${count(shown)} of ${count(total)} ${what}`);
+    const all = plural(total, modules ? "module" : "row");
+    setText(this.counter, shown === total ? all : `${count(shown)} of ${all}`);
     this.frozen.hidden = !data.status.open;
     this.showColumns(table, hidden);
     this.showVerdicts(choice, data);

@@ -70,6 +70,8 @@ export interface Status {
   spark_steps: number[];
   /** Whether any tensor was kept. */
   keeps: boolean;
+  /** Of a report: of each row why no tensor of it is kept; empty where one is. */
+  unkept: string[];
   dtype_limits: Record<string, Limits>;
   comparison: Comparison | null;
 }
@@ -131,6 +133,34 @@ export interface History {
   readonly moments: readonly Moment[];
   /** In words, why there are few or none; empty if there is nothing to say. */
   readonly why: string;
+}
+
+/** A picture of a kept tensor. */
+export interface Picture {
+  row: number;
+  /** The step that was asked about; null where none was. */
+  asked: number | null;
+  height: number;
+  width: number;
+  /** Row by row; NaN where an element of the cell is NaN. */
+  cells: Float64Array;
+  about: About;
+}
+
+export interface About {
+  /** Why there is no picture; absent where there is one. */
+  why?: string;
+  step?: number;
+  call?: number;
+  shape?: number[];
+  dtype?: string;
+  /** In words: which slice, how many elements share a cell, what of complex numbers is drawn. */
+  slice?: string;
+  pooled?: string;
+  part?: string;
+  nan?: number;
+  posinf?: number;
+  neginf?: number;
 }
 
 export const COLUMNS = [

@@ -24,7 +24,7 @@ export const BADGES: readonly Badge[] = [
   { bit: 4, glyph: "!", word: "saturated", tone: "warn", why: "elements stand at the largest value of the dtype" },
   { bit: 64, glyph: "↑", word: "exploding", tone: "warn", why: "has grown far beyond its usual size" },
   { bit: 32, glyph: "↓", word: "vanishing", tone: "warn", why: "has become far smaller than usual" },
-  { bit: 16, glyph: "~", word: "dead", tone: "warn", why: "every element is 0" },
+  { bit: 16, glyph: "~", word: "all zeros", tone: "warn", why: "every element is 0" },
 ];
 
 export const ANOMALY = BADGES.reduce((bits, badge) => bits | badge.bit, 0);

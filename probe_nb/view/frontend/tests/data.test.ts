@@ -2,8 +2,10 @@ import assert from "node:assert/strict";
 import { test } from "vitest";
 import { arranged } from "../src/cells";
 import { COMPARED, TABLE } from "../src/columns";
-import { compare, Data, Sites, visibleRows, type Choice } from "../src/data";
+import { compare, Data, visibleRows, type Choice } from "../src/data";
+import { Sites } from "../src/sites";
 import { decodeFrame } from "../src/decode";
+import type { Site } from "../src/types";
 import { encode, site, status, type Row } from "./fake";
 import { marksOf } from "../src/tree";
 import { badgesOf, severity } from "../src/words";
@@ -34,6 +36,21 @@ function sorted(by: string, descending: boolean): number[] {
   const column = TABLE.find(({ key }) => key === by);
   return visibleRows(data(), choice({ order: { by, descending } }), column?.sort);
 }
+
+test("what a row is inside of is told by its names, whatever these hold", () => {
+  const parts = (...given: Partial<Site>[]): string[][] => new Sites(given.map(site)).parts;
+  const called = { module: "fc.1, Functional.linear", api: "Functional.linear", path: "fc.1" };
+  const outside = { model: "", module: "Torch.randn", api: "Torch.randn", path: "" };
+  const optimizer = { module: "AdamW.1", api: "AdamW.1", path: "" };
+  assert.deepEqual(parts({ module: "" }, { module: "a: b.c" }, called, outside, optimizer), [
+    ["(root)"], ["a: b", "c"], ["fc", "1", "Functional.linear"], ["Torch.randn"], ["AdamW.1"],
+  ]);
+  assert.deepEqual(parts({ model: "x: y", module: "a.b" }, { ...called, model: "z" }, outside), [
+    ["x: y", "a", "b"], ["z", "fc", "1", "Functional.linear"], ["Torch.randn"],
+  ]);
+  // what belongs to no model makes no second one
+  assert.deepEqual(new Sites([site({ module: "a" }), site(outside)]).paths, ["a", "Torch.randn"]);
+});
 
 test("rows stand in execution order, those never reached at the end", () => {
   assert.deepEqual(visibleRows(data(), choice()), [2, 1, 3, 0, 5, 4]);
@@ -122,7 +139,7 @@ test("what is inside a module is counted gravest first, and what is only inherit
   assert.deepEqual(marks.map(({ word, count, tone }) => [word, count, tone]), [
     ["NaN", 2, "bad"],
     ["overflow risk", 1, "warn"],
-    ["dead", 1, "warn"],
+    ["all zeros", 1, "warn"],
   ]);
   assert.deepEqual(marksOf(data(), [0]).map(({ tone }) => tone), ["mute"]);
   assert.deepEqual(marksOf(data(), [2, 5]), []);

@@ -3,12 +3,13 @@ import { test } from "vitest";
 import { Asks } from "../src/asks";
 import { verdictOf } from "../src/chart";
 import { expression } from "../src/copy";
-import { Data, Sites } from "../src/data";
-import { emptyFrame, parseSites } from "../src/decode";
-import { decodePictures, describePicture, describeReach, Pictures, reach, saidOfCell, signOfCell, type Picture } from "../src/picture";
+import { Data } from "../src/data";
+import { Sites } from "../src/sites";
+import { decodePictures, emptyFrame, parseSites } from "../src/decode";
+import { describePicture, describeReach, Pictures, reach, saidOfCell, signOfCell } from "../src/picture";
 import { css, lightness, shade, signed, type Colour } from "../src/ramp";
 import { parseStack } from "../src/stack";
-import type { Site } from "../src/types";
+import type { Picture, Site } from "../src/types";
 import { site, status } from "./fake";
 
 /** Pictures as the kernel writes them, by the description of the wire alone. */
@@ -92,11 +93,41 @@ test("a picture is asked for once, after a pause, and only that of the row where
   assert.equal(found.of(5, 3), "asking the kernel …");
   await pause();
   assert.deepEqual(sent, [{ ask: "picture", row: 5, step: 3 }]);
-  state.picture = packed(5, KEPT, [[2]]);
+  state.picture = packed(5, { ...KEPT, asked: 3 }, [[2]]);
   assert.equal((found.of(5, 3) as Picture).cells[0], 2);
   found.of(5, 4); // another step is another question
   await pause();
   assert.equal(sent.length, 2);
+});
+
+test("an answer is of the step that was asked about, however late it comes", async () => {
+  const state: Record<string, unknown> = {};
+  const { found } = pictures(state);
+  found.of(5, 3);
+  await pause();
+  found.of(5, 4); // the reader has gone on
+  state.picture = packed(5, { ...KEPT, asked: 3 }, [[2]]);
+  assert.equal(found.of(5, 4), "asking the kernel …");
+  assert.equal((found.of(5, 3) as Picture).cells[0], 2);
+  state.picture = packed(5, { asked: 4, why: "not kept" });
+  assert.equal(found.of(5, 4), "not kept");
+  assert.equal((found.of(5, 3) as Picture).cells[0], 2);
+});
+
+test("a picture that cannot be read is said, and what can be read is shown", async () => {
+  const state: Record<string, unknown> = {};
+  const { found, sent } = pictures(state);
+  found.of(1, 0);
+  await pause();
+  for (const bad of [new Uint8Array(40), new Uint8Array(3), "text", 7]) {
+    state.picture = bad;
+    assert.match(found.of(1, 0) as string, /cannot be read: /);
+  }
+  assert.equal(found.of(2, 0), "asking the kernel …"); // another question
+  await pause();
+  assert.equal(sent.length, 2);
+  state.picture = packed(2, { ...KEPT, asked: 0 }, [[2]]);
+  assert.equal((found.of(2, 0) as Picture).cells[0], 2);
 });
 
 test("while the run goes on nothing is asked, and the reason is said", async () => {

@@ -41,6 +41,7 @@ export function status(given: Partial<Status> = {}): Status {
     spark: "absmax",
     spark_steps: [],
     keeps: false,
+    unkept: [],
     dtype_limits: {
       float16: [-24, 15, 65504],
       bfloat16: [-133, 127, 3.3895313892515355e38],

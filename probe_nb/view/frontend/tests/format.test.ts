@@ -49,11 +49,11 @@ test("a float of any size keeps its sign and its size in every column", () => {
     words.setUint32(4, next() * 2 ** 32);
     const value = words.getFloat64(0); // every exponent is as likely: subnormal numbers and 1e300 as well
     if (!Number.isFinite(value) || value === 0) continue;
-    for (const [text, digits] of [[number(value), 3], [number(value, 2), 2], [exact(value), 7]] as const) {
+    for (const [text, digits] of [[number(value), 3], [number(value, 2), 2], [exact(value), 9]] as const) {
       const back = Number(text);
       assert.ok(back !== 0 && Number.isFinite(back) && Math.sign(back) === Math.sign(value), `${value} became ${text}`);
       assert.ok(Math.abs(back / value - 1) <= 0.5001 * 10 ** (1 - digits), `${value} became ${text}`);
-      assert.ok(text.length <= 14, text);
+      assert.ok(text.length <= 7 + digits, text);
     }
   }
 });

@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "vitest";
-import { Data, Sites } from "../src/data";
+import { Data } from "../src/data";
+import { Sites } from "../src/sites";
 import { decodeFrame } from "../src/decode";
-import {
-  cellAt, columnsOf, describeHeat, edgeOf, heatOf, heatTicks, limitLines, OF_STRIP, OF_ZERO, placeOf, saidOf, signRuns, strength,
-} from "../src/heatmap";
+import { cellAt, columnsOf, edgeOf, heatOf, heatTicks, limitLines, OF_STRIP, OF_ZERO, placeOf, strength } from "../src/heatmap";
+import { describeHeat, saidOf, signRuns } from "../src/heatwords";
 import type { Frame } from "../src/types";
 import { encode, site, status, type Row } from "./fake";
 
@@ -175,4 +175,21 @@ test("sixty-four steps of sixty-four bins are laid out in well under two millise
     return performance.now() - begin;
   });
   assert.ok((times.sort((a, b) => a - b)[20] as number) < 2, `${times[20]} ms`);
+});
+
+test("the outermost bins hold what is smaller than any power, and what is larger", () => {
+  const heat = heatOf(columnsOf(new Data(new Sites([site({})]), status(), frame(0, [[-127, 1], [128, 1]], [[-127, 2]])), 0));
+  const bottom = heat.cells - 1;
+  assert.match(saidOf(heat, { column: 0, cell: bottom }), /^step 0, 0 … 2.*: 25.0 % of 4$/);
+  assert.match(saidOf(heat, { column: 0, cell: 0 }), /^step 0, 2.* … ∞: 25.0 % of 4$/);
+  assert.match(saidOf(heat, { column: 0, cell: heat.cells }), /^step 0, 0 … -2.*: 50.0 % of 4$/);
+});
+
+test("of more elements than float32 can count the number is exact, and so are shares that are equal", () => {
+  const many = frame(0, [[0, Math.fround(100_000_001)]], [], { numel: 100_000_001 });
+  const heat = heatOf(columnsOf(new Data(new Sites([site({})]), status(), many), 0));
+  assert.match(saidOf(heat, { column: 0, cell: heat.cells - 1 - (0 - heat.low) / heat.size }), /100 % of 100,000,001$/);
+  const thirds = frame(0, [[0, 1]], [[0, 1]], { zero_count: 1 });
+  const { least, most } = heatOf(columnsOf(new Data(new Sites([site({})]), status(), thirds), 0));
+  assert.equal(least, most);
 });

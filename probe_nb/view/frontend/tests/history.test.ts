@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "vitest";
 import { Asks } from "../src/asks";
-import { Data, Sites } from "../src/data";
+import { Data } from "../src/data";
+import { Sites } from "../src/sites";
 import { decodeFrame, decodeMoments } from "../src/decode";
 import { histogramOf } from "../src/histogram";
 import { bytesOf, Received, shown, widened } from "../src/history";

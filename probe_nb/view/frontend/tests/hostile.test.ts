@@ -1,7 +1,8 @@
 /** Whatever bytes and texts arrive: a frame, or an error in words; never a hang, nor more memory than they take. */
 import assert from "node:assert/strict";
 import { test } from "vitest";
-import { Data, Sites, visibleRows } from "../src/data";
+import { Data, visibleRows } from "../src/data";
+import { Sites } from "../src/sites";
 import { decodeFrame, parseSites, parseStatus } from "../src/decode";
 import { histogramOf, sharedAxis } from "../src/histogram";
 import type { Frame } from "../src/types";

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "vitest";
-import { Data, Sites, visibleRows } from "../src/data";
+import { Data, visibleRows } from "../src/data";
+import { Sites } from "../src/sites";
 import { decodeFrame } from "../src/decode";
 import { headOf, headsOf, MODULES, modulesOf } from "../src/modules";
 import { encode, site, status, type Row } from "./fake";

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "vitest";
-import { Data, Sites } from "../src/data";
+import { Data } from "../src/data";
+import { Sites } from "../src/sites";
 import { decodeFrame } from "../src/decode";
 import { badOf, series, STATISTICS, type Point, type Statistic } from "../src/series";
 import { along, describe, layLine, nearest, said, scaleOf } from "../src/trend";
