@@ -12,6 +12,7 @@ from torch import nn
 import probe_nb
 from probe_nb import devices
 from probe_nb.config import WatchConfig
+from probe_nb.observe.select import name_inside
 from probe_nb.stats.kernels import cpu
 from probe_nb.terms import RunInfo
 
@@ -27,6 +28,7 @@ def begin(models: Mapping[str, nn.Module], modules: int, options: WatchConfig) -
         name=options.name,
         created=now.isoformat(timespec="milliseconds"),
         models={name: type(model).__name__ for name, model in models.items()},
+        wrapped={name: said for name, model in models.items() if (said := name_inside(model))},
         modules=modules,
         config=options.as_dict(),
         versions=ours | devices.versions(),
@@ -40,6 +42,8 @@ def begin(models: Mapping[str, nn.Module], modules: int, options: WatchConfig) -
 def go_on(info: RunInfo, now: RunInfo) -> RunInfo:
     """Describe a watch that goes on with the run of an earlier one."""
     info.models |= now.models
+    others = {name: said for name, said in info.wrapped.items() if name not in now.models}
+    info.wrapped = others | now.wrapped
     for name in ("modules", "config", "devices", "ended"):
         setattr(info, name, getattr(now, name))
     return info

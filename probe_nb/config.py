@@ -159,6 +159,7 @@ def checked(
         names=names,
         when=when,
         roles=roles,
+        values=values,
     )
     if on_finding is not None and not callable(on_finding):
         raise ConfigError(f"`on_finding` is {on_finding!r}; give a function of one finding.")
@@ -170,6 +171,12 @@ def checked(
         "backward": truth(backward_only, "backward_only"),
     }
     recorded = _recorded(roles, LEVELS[level], one_way)
+    kept = as_keep(keep, recorded)
+    if level == "debug" and kept is not None and "value" not in kept.roles:
+        raise ConfigError(
+            '`level="debug"` records what `probe.save` is given, of which `keep` asks for nothing: '
+            'give `probe.Keep(names, roles="value")`.'
+        )
     return WatchConfig(
         level=LEVELS[level],
         apis=grammar.words("apis", apis),
@@ -186,7 +193,7 @@ def checked(
         name=printable(name or ""),
         stop_on=stop_on,
         alerts=_alerts(alerts),
-        keep=as_keep(keep, recorded),
+        keep=kept,
         stacks=truth(stacks, "stacks"),
         structure=truth(structure, "structure"),
         values=truth(values, "values"),
@@ -227,7 +234,7 @@ def _alone(why: str, **given: Any) -> None:
     """
     if not why:
         return
-    found = [f"`{name}`" for name, value in given.items() if value not in (None, (), [], {})]
+    found = [f"`{name}`" for name, value in given.items() if value not in (None, False, (), [], {})]
     if found:
         raise ConfigError(f"{why}; give it without {' and '.join(found)}.")
 

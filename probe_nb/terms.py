@@ -78,6 +78,15 @@ def shown(path: str) -> str:
     return path or ROOT_LABEL
 
 
+def inside(within: str, path: str) -> str:
+    """Return the path of a module as it is inside of something that has a name.
+
+    >>> inside("module", "fc"), inside("module", ""), inside("", "fc")
+    ('module.fc', 'module', 'fc')
+    """
+    return f"{within}.{path}" if within and path else within or path
+
+
 def printable(text: str) -> str:
     r"""Return a text that can be written as UTF-8; Python's own strings need not be.
 
@@ -155,6 +164,8 @@ class RunInfo:
     unobserved: list[dict[str, str]] = field(default_factory=list)
     shared: dict[str, str] = field(default_factory=dict)
     """Parameters that are another one under a second name, and the name that has their rows."""
+    wrapped: dict[str, str] = field(default_factory=dict)
+    """Of each model inside of DDP or DataParallel what its own name is there: `module`."""
     moved: dict[str, dict[str, str]] = field(default_factory=dict)
     """Of each model the parameters that a named optimizer moves, and the group that holds them:
     `{"model": {"fc1.weight": "optimizer.0.group0"}}`."""

@@ -19,6 +19,7 @@ from probe_nb.debugger import folders
 from probe_nb.debugger.config import Settings
 from probe_nb.dump.roots import tell_of_single
 from probe_nb.keep import Keep
+from probe_nb.observe.select import name_inside
 from probe_nb.recording import Range
 from probe_nb.run import Run
 from probe_nb.session import Session
@@ -37,8 +38,13 @@ Tokens = tuple[int, int] | None
 Registered = tuple[Any, str, str]
 
 
-def options(settings: Settings, step: int = 0, tokens: Tokens = None) -> WatchConfig:
-    """Return the options of a session that does what the settings ask for."""
+def options(
+    settings: Settings, step: int = 0, tokens: Tokens = None, *, inside: bool = False
+) -> WatchConfig:
+    """Return the options of a session that does what the settings ask for.
+
+    `inside` says that a model is inside of DDP, and so has a name.
+    """
     places = settings.level != "debug"  # there msProbe reads past them
     cuts = [each for each in settings.slices if each.get("begin") or "end" in each]
     return config.checked(
@@ -52,9 +58,9 @@ def options(settings: Settings, step: int = 0, tokens: Tokens = None) -> WatchCo
         slices=None if settings.task == "structure" else cuts or None,
         stacks=settings.extra_info,
         structure=settings.task == "structure",
-        values=settings.task != "structure",
+        values=settings.task != "structure" and places,
         checksum=None if settings.task == "structure" else _CHECKSUMS[settings.summary_mode],
-        keep=_keep(settings),
+        keep=_keep(settings, inside=inside),
     )
 
 
@@ -66,13 +72,13 @@ def _apis(settings: Settings) -> list[str] | None:
     return [risk, *(f"{space}.*" for space in settings.custom_op_namespaces)]
 
 
-def _keep(settings: Settings) -> Keep | None:
+def _keep(settings: Settings, *, inside: bool) -> Keep | None:
     """Return what is kept whole, and written as it comes: a script that is killed loses little."""
     if not settings.keeps_tensors or settings.task == "structure":
         return None
-    has_roots = settings.level in ("L0", "mix")
+    no_root = settings.level in ("L0", "mix") and not inside  # what is passed to `start`
     return Keep(
-        ["*", "!(root)"] if has_roots else "*",  # what is passed to `start` is left out
+        ["*", "!(root)"] if no_root else "*",
         names=settings.tensor_list or None,
         roles=[*settings.roles, "value"],
         folder=settings.dump_path,
@@ -147,7 +153,8 @@ class Collection:
     def _open(self, tokens: Tokens, registered: Sequence[Registered]) -> None:
         self._run.info.rank = self._rank()
         _make_room(self._run)
-        asked = options(self.settings, self._number, tokens)
+        inside = any(name_inside(model) for model in self._models.values())
+        asked = options(self.settings, self._number, tokens, inside=inside)
         session = Session(self._models, asked, None, None, into=self._run)
         session.open()
         session.count_by_hand()

@@ -21,6 +21,7 @@ from probe_nb.store import tensors
 from probe_nb.store.blocks import whole
 from probe_nb.store.kept import Kept
 from probe_nb.store.stream import Stream
+from probe_nb.terms import inside
 
 SUFFIX: Final = ".pt"
 _LONGEST: Final = 240
@@ -108,7 +109,7 @@ class PtStream(Stream):
             failed: Exception | None = None
             data = None
             try:
-                data = tensors.bytes_of(kept)
+                data = tensors.bytes_of(kept) if self._has_name(kept) else None
                 if data is not None:
                     stored = write(self.place(kept.step), self._name(kept), kept, data)
             except Exception as error:
@@ -117,10 +118,14 @@ class PtStream(Stream):
             if stored is not None:
                 self._replaces(kept)
 
+    def _has_name(self, kept: Kept) -> bool:
+        return bool(kept.module or kept.api or self._info.wrapped.get(kept.model))
+
     def _name(self, kept: Kept) -> str:
         names = [*self._info.models]
         listed = len(names) > 1 and kept.model in names
-        key = _key(kept, names.index(kept.model) if listed else None)
+        within = self._info.wrapped.get(kept.model, "")
+        key = _key(kept, names.index(kept.model) if listed else None, within)
         if kept.role == "param_grad":
             name = kept.leaf.partition(".")[0]
             return file_name(tensor_name(replace(key, call=self._times(kept)), "", name))
@@ -153,7 +158,7 @@ def _parameter(kept: Kept) -> tuple[Any, ...]:
     return kept.model, kept.module, kept.step, kept.leaf.partition(".")[0]
 
 
-def _key(kept: Kept, model: int | None) -> Key:
+def _key(kept: Kept, model: int | None, within: str) -> Key:
     way: Way = "backward" if kept.direction == "backward" else "forward"
     if kept.role == "value":
         return Key("debug", kept.api, direction=way, call=kept.call)
@@ -161,7 +166,8 @@ def _key(kept: Kept, model: int | None) -> Key:
         prefix, _, name = kept.api.partition(".")
         return Key("api", name or prefix, prefix, direction=way, call=kept.call)
     kind: Any = "parameters_grad" if kept.role == "param_grad" else "module"
-    return Key(kind, kept.module, MODULE, kept.type, way, kept.call, model)
+    path = inside(within, kept.module)
+    return Key(kind, path, MODULE, kept.type, way, kept.call, model)
 
 
 class Saved:

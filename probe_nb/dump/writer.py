@@ -1,7 +1,7 @@
 """A run -> an msProbe folder: `step0/rank0/dump.json` and what stands beside it.
 
-What has no place there is left out: the passed model itself, buffers, what the optimizer saw,
-forwards that were repeated. docs/msprobe-folders.md says how each number is derived.
+What has no place there is left out: the passed model itself (of DDP: the wrapper), buffers, what
+the optimizer saw, forwards that were repeated. docs/msprobe-folders.md says how each number is derived.
 """
 
 from __future__ import annotations
@@ -159,7 +159,8 @@ def write_into(
         told: Hears of each row that was taken in, then that they were written.
     """
     read = _read(run)
-    entries = Entries(_numbered(how, read), run.info.shared, read.get("wrapped"))
+    names = read.get("wrapped"), run.info.wrapped
+    entries = Entries(_numbered(how, read), run.info.shared, *names)
     rows = rows_of(run.columns, step, rank)
     for row in rows:
         entries.add(row)

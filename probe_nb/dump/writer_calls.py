@@ -21,7 +21,7 @@ def of_table(
 ) -> tuple[Parents, list[tuple[Key, Stack]]]:
     """Return the parents and stacks of the calls that were written down when they began.
 
-    The root is left out: what ran in it ran in nothing.
+    A model that is in nothing is left out: what ran in it ran in nothing.
     """
     parents: Parents = {}
     stacks: list[tuple[Key, Stack]] = []
@@ -31,10 +31,11 @@ def of_table(
         row = rows[place]
         callee = calls.callees.values[row["site"]]
         parent = known.get(int(row["parent"]))
-        if not callee.module and not callee.api:
+        key = named(callee, int(row["call"]))
+        if not key.name:
             known[place] = parent
             continue
-        key = known[place] = named(callee, int(row["call"]))
+        known[place] = key
         parents[key] = parent
         if row["stack"] != ABSENT:
             stacks.append((key, calls.stacks.values[row["stack"]]))
@@ -52,7 +53,8 @@ def of_paths(entries: Iterable[Entry]) -> Parents:
 
 def _next_around(where: Where, place: Place, ends: Ends) -> Key | None:
     path = where[1]
-    while path := path.rpartition(".")[0]:
+    while path:
+        path = path.rpartition(".")[0]
         for end, key in ends.get((where[0], path), ()):
             if end > place:
                 return key

@@ -15,7 +15,7 @@ from probe_nb.dump.keys import MODULE, Key, Kind, Way
 from probe_nb.dump.writer_rows import Row
 from probe_nb.store.calls import Callee
 from probe_nb.store.values import Value
-from probe_nb.terms import Role, Site
+from probe_nb.terms import Role, Site, inside
 
 _OF_CALLS: Final[frozenset[Role]] = frozenset(
     {"input", "output", "grad_output", "grad_input", "value"}
@@ -94,6 +94,7 @@ class Entries:
         models: Mapping[str, int | None],
         shared: Mapping[str, str],
         wrapped: Mapping[str, str] | None = None,
+        within: Mapping[str, str] | None = None,
     ) -> None:
         """Start empty.
 
@@ -101,8 +102,10 @@ class Entries:
             models: The index of each model, None where there is one alone.
             shared: Names of parameters that are another one, and the name of that.
             wrapped: Paths of modules, and what a dump that was read called them.
+            within: Models inside of DDP, and their own name there.
         """
         self._models, self._shared, self._wrapped = models, shared, wrapped or {}
+        self._within = within or {}
         self._entries: dict[tuple[Where, Kind, Way], Entry] = {}
         self._gradients: dict[Owner, Gradients] = {}
         self._parameters: dict[Owner, dict[str, Row]] = defaultdict(dict)
@@ -117,7 +120,7 @@ class Entries:
         site = row.site
         if row.numbers.status == "failed":
             self.failed.append(row)
-        if row.recompute or site.direction == "optimizer" or not (site.module or site.api):
+        if row.recompute or site.direction == "optimizer" or not self._has_name(site):
             return
         owner = (site.model, site.module)
         if not site.api:
@@ -159,7 +162,7 @@ class Entries:
     def add_value(self, value: Value) -> None:
         """Take in what is no tensor."""
         site = value.site
-        if site.role in _OF_CALLS and (site.module or site.api):
+        if site.role in _OF_CALLS and self._has_name(site):
             entry = self._entry(site, value.call, (value.order, 0))  # before the row of this number
             entry.roles[site.role].setdefault(site.leaf, Seen(site.leaf, value=value))
 
@@ -184,8 +187,15 @@ class Entries:
         return self._of_module("module", callee.model, callee.module, callee.type, call)
 
     def _of_module(self, kind: Kind, model: str, module: str, cls: str, call: int) -> Key:
-        name = self._wrapped.get(module, module)
+        name = self._path(model, module)
         return Key(kind, name, MODULE, cls, call=call, model=self.index(model))
+
+    def _path(self, model: str, module: str) -> str:
+        """Return what a dump calls a module; a model that is in nothing has no name."""
+        return self._wrapped.get(module) or inside(self._within.get(model, ""), module)
+
+    def _has_name(self, site: Site) -> bool:
+        return bool(site.api or self._path(site.model, site.module))
 
     def index(self, model: str) -> int | None:
         """Return what stands for a model in names, None where there is one alone."""
@@ -225,7 +235,7 @@ class Entries:
         for name, known in self._shared.items():
             path, _, leaf = name.rpartition(".")
             first, _, of = known.rpartition(".")
-            for model in {model for model, module in self._types if module == path and path}:
+            for model in {model for model, module in self._types if module == path}:
                 mine, owner = (model, path), (model, first)
                 row = self._parameters.get(owner, {}).get(of)
                 if row is not None:

@@ -52,7 +52,7 @@ class End:
 def _is_at(name: str, watched: Watched) -> bool:
     if name == shown("") and not watched.path:
         return True
-    paths = (watched.path, *watched.aliases)
+    paths = (watched.path, watched.inside, *watched.aliases)
     return name in paths or any(f"{watched.model}.{path}" == name for path in paths if path)
 
 
@@ -99,15 +99,19 @@ def _unknown(end: End, watched: Sequence[Watched], *, functions: bool) -> str:
     return f"`scope` has `{end.said}`, which is no module.{near}{hint}"
 
 
-def spelled(what: Watched | str, number: int, way: keys.Way) -> str:
-    """Return the name of a call of a module, or of a function, as msProbe spells it."""
+def spelled(what: Watched | str, number: int, way: keys.Way) -> tuple[str, ...]:
+    """Return the name of a call of a module, or of a function, as msProbe spells it.
+
+    Of a module inside of DDP there is also the one that it has without that.
+    """
     name = what if isinstance(what, str) else what.api
     if name or isinstance(what, str):
         prefix, _, rest = name.partition(".")
-        return keys.spell(keys.Key("api", rest, prefix, direction=way, call=number))
+        return (keys.spell(keys.Key("api", rest, prefix, direction=way, call=number)),)
     model = int(what.model) if what.model.isdecimal() else None
-    return keys.spell(
-        keys.Key("module", what.path, keys.MODULE, what.type, way, call=number, model=model)
+    return tuple(
+        keys.spell(keys.Key("module", path, keys.MODULE, what.type, way, call=number, model=model))
+        for path in dict.fromkeys((what.inside, what.path))
     )
 
 
@@ -295,10 +299,11 @@ class Chosen:
         inside = WHOLE.inside if around is None else around.choice.inside
         forward, backward = (spelled(what, number, way) for way in _WAYS)
         if self._unmet and (isinstance(what, str) or not self._of_functions):
-            self._unmet -= {each for each in self._unmet if each in forward or each in backward}
+            both = forward + backward
+            self._unmet -= {each for each in self._unmet if any(each in name for name in both)}
         return (
-            inside[0] or any(each in forward for each in self._names),
-            inside[1] or any(each in backward for each in self._names),
+            inside[0] or any(each in name for each in self._names for name in forward),
+            inside[1] or any(each in name for each in self._names for name in backward),
         )
 
     def _mode(self, around: Call | None) -> bool:

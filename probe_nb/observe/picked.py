@@ -65,8 +65,8 @@ class Picked:
         if picked is None:
             picked = self._chosen[watched] = self._picks(watched, role)
         if picked and self._parts:
-            name = spelled(watched, call.number, "forward" if way == "forward" else "backward")
-            return any(part in name for part in self._parts)
+            names = spelled(watched, call.number, "forward" if way == "forward" else "backward")
+            return any(part in name for part in self._parts for name in names)
         return picked
 
     def _picks(self, watched: Watched, role: Role) -> bool:

@@ -13,7 +13,7 @@ from torch import nn
 
 from probe_nb.errors import ModelError, SelectionError, closest
 from probe_nb.observe.calls import Call
-from probe_nb.terms import printable, shown
+from probe_nb.terms import inside, printable, shown
 
 if TYPE_CHECKING:
     from probe_nb.observe.tasks import When
@@ -29,6 +29,9 @@ _WRAPPERS: Final = {
 
 _MAKERS: Final = ("torch", "fairscale", "apex", "megatron")
 """Packages whose classes of these names are meant: one of the user's own may be anything."""
+
+_SHELL: Final = "module"
+"""What DDP and DataParallel call what is inside of them."""
 
 _DISTRIBUTED: Final = ("DistributedDataParallel", "FullyShardedDataParallel")
 
@@ -58,6 +61,8 @@ class Watched:
     seen: bool = False
     late: bool = False
     """It was put into the model when no step began any more that could have recorded it."""
+    within: str = ""
+    """The name of its model inside of DDP, which msProbe's names begin with."""
     silenced: bool = False
     """It ran while `run.only` recorded something else, or it under another name."""
     checkpointed: bool = False
@@ -97,6 +102,11 @@ class Watched:
         self.cls = type(module)
         self._forget_names()
         return True
+
+    @property
+    def inside(self) -> str:
+        """Its path with the name that the model has inside of DDP before it."""
+        return inside(self.within, self.path)
 
     def lies_at(self, model: str, paths: list[str]) -> None:
         """Take note of all the paths of the module in a model."""
@@ -209,11 +219,13 @@ def add_modules(by_id: dict[int, Watched], name: str, model: nn.Module) -> list[
     """
     added = []
     places: dict[int, list[str]] = {}
+    within = name_inside(model)
     for path, module, compiled, shell in _walk(model):
         known = by_id.get(id(module))
         if known is None or known.module() is not module:
             ref, cls, is_root = weakref.ref(module), type(module), path == ""
             known = Watched(ref, name, path, cls, is_root, selected=True, compiled=compiled)
+            known.within = within
             by_id[id(module)] = known
             added.append(known)
         if shell is not None:
@@ -244,6 +256,16 @@ def _unwrapped(
             return module, compiled, shell
         shell = module if kind in _DISTRIBUTED or shell is None else shell
         module = inner
+
+
+def name_inside(model: nn.Module) -> str:
+    """Return the name that a model has inside of DDP or DataParallel; empty outside of them."""
+    names: list[str] = []
+    inner: object = model
+    while isinstance(inner, nn.Module) and _only_wraps(type(inner)):
+        names.append(_WRAPPERS[type(inner).__name__])
+        inner = getattr(inner, names[-1], None)
+    return ".".join(names) if _SHELL in names else ""
 
 
 def _only_wraps(cls: type) -> bool:

@@ -40,6 +40,7 @@ def joined_info(said: _Said) -> RunInfo:
         notices=[*_missing(infos, ranks), *_differences(said), *_notices(said)],
         unobserved=_once([each for info in infos for each in info.unobserved]),
         shared={name: of for info in infos for name, of in info.shared.items()},
+        wrapped={name: said for info in infos for name, said in info.wrapped.items()},
         unnamed_scaler=any(info.unnamed_scaler for info in infos),
         tree=_once([each for info in infos for each in info.tree]),
         world=next((info.world for info in infos if info.world is not None), None),

@@ -52,6 +52,7 @@ _TYPES: Final[dict[str, Any]] = {
     "notices": list,
     "unobserved": list,
     "shared": dict,
+    "wrapped": dict,
     "moved": dict,
     "tree": list,
     "world": (int, type(None)),
@@ -192,6 +193,7 @@ def as_info(found: Any) -> RunInfo:
             raise TypeError(f"`{field.name}` is {type(value).__name__}")
     texts = [*info.notices, *info.devices, *info.models, *info.models.values()]
     texts += [*info.shared, *info.shared.values(), *info.moved]
+    texts += [*info.wrapped, *info.wrapped.values()]
     for groups in info.moved.values():
         texts += [*groups, *groups.values()]
     for module in info.unobserved:

@@ -63,9 +63,10 @@ def test_each_process_has_its_folder_under_its_rank(tmp_path):
         for step, value in ((0, float(rank)), (1, rank + 1.0)):
             folder = tmp_path / f"step{step}/rank{rank}"
             data = json.loads((folder / "dump.json").read_text())["data"]
-            assert data["Module.0.Linear.forward.0"]["input_args"][0]["Max"] == value
-            fed = folder / "dump_tensor_data/Module.0.Linear.forward.0.input.0.pt"
+            call = f"Module.{'module.' * step}0.Linear.forward.0"  # in the second one inside of DDP
+            assert data[call]["input_args"][0]["Max"] == value
+            fed = folder / f"dump_tensor_data/{call}.input.0.pt"
             assert torch.load(fed, weights_only=True).tolist() == [[value] * 3]
-        (grad,) = data["Module.0.Linear.parameters_grad.0"]["bias"]
+        (grad,) = data["Module.module.0.Linear.parameters_grad.0"]["bias"]
         grads.append((grad["Max"], grad["Min"]))
     assert grads[0] == grads[1]  # DDP has made them the mean of both

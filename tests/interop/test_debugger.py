@@ -65,6 +65,22 @@ JOBS = {
     "random calls": ("random_calls", {}),
     "seeds": ("seeds", {}),
     "seeds, enhanced": ("seeds_enhanced", {}),
+    "one process of DDP": ("data_parallel", {"level": "L0"}),
+    "one process of DDP, mix": ("data_parallel", {"level": "mix"}),
+    "one process of DDP, tensors": ("data_parallel", {"level": "L0", "task": "tensor"}),
+    "one process of DDP, scope": (
+        "data_parallel",
+        {
+            "level": "L0",
+            "statistics": {
+                "scope": [
+                    "Module.module.fc.Linear.forward.0",
+                    "Module.module.block.Sequential.forward.0",
+                ]
+            },
+        },
+    ),
+    "one process of DDP, one module": ("data_parallel_single", {"level": "L0"}),
 } | {f"training, {name}": ("training", config) for name, config in TRAINING.items()}
 
 OF_ONE = {

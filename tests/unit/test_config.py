@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from probe_nb.config import checked
 from probe_nb.errors import ConfigError, ProbeError
+from probe_nb.keep import Keep
 
 STEPS = [
     (None, range(40)),
@@ -280,7 +281,14 @@ def test_what_is_asked_as_yes_or_no_is_no_text_and_no_number(option, value):
         ),
         (
             {"level": "debug"},
-            {"select": "fc1", "scope": ("a", "b"), "names": "fc1", "when": "train", "roles": "input"},
+            {
+                "select": "fc1",
+                "scope": ("a", "b"),
+                "names": "fc1",
+                "when": "train",
+                "roles": "input",
+                "values": True,
+            },
         ),
     ],
 )
@@ -289,6 +297,13 @@ def test_options_that_would_do_nothing_are_refused_by_name(to, options):
     for name, value in options.items():
         with pytest.raises(ConfigError, match=f"give it without `{name}`"):
             checked(**to, **{name: value})
+
+
+def test_at_level_debug_saved_values_alone_can_be_kept():
+    with pytest.raises(ConfigError, match=r"of which `keep` asks for nothing: .*roles=.value"):
+        checked(level="debug", keep="*")
+    keep = Keep("*", roles="value")
+    assert checked(level="debug", keep=keep).keep is keep
 
 
 def test_one_way_leaves_its_roles():
