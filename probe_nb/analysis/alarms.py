@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from probe_nb.analysis.grouping import together
 from probe_nb.analysis.thresholds import DEFAULTS
 from probe_nb.store.table import Arrays
 from probe_nb.terms import DIRECTIONS, ROLES
@@ -92,18 +93,20 @@ def find(
         limits: Largest finite value, one per dtype code.
         headroom: Share of the largest value from which on overflow is a risk.
     """
-    site = block["site"]
+    site = together(block["site"])
     nan, pos, neg = (np.maximum(block[f"{n}_count"], 0) for n in ("nan", "posinf", "neginf"))
     bad_count = np.where(block["nan_count"] < 0, -1, nan + pos + neg)
     bad = bad_count > 0
     scaled = (direction[site] != _FORWARD) & ~np.isnan(block["loss_scale"])
-    quiet = np.zeros(len(site), np.bool_)
+    quiet = np.zeros(len(bad), np.bool_)
+    saturated, risk = _range(block, limits, headroom, direction[site] == _BACKWARD)
+    if not (bad | saturated | risk).any():
+        return Found(bad_count, quiet, bad, scaled, dict.fromkeys(KINDS, np.flatnonzero(bad)))
     if bad.any():
         quiet = _masks(block, role[site], module[site], bad, bad & (nan + pos == 0))
     loud = bad & ~quiet
     alarm = loud & ~scaled
     ranged = _RANGED[role[site]] & ~scaled
-    saturated, risk = _range(block, limits[block["dtype"]], headroom, direction[site] == _BACKWARD)
     of_kind = {
         "nan": alarm & (nan > 0),
         "posinf": alarm & (pos > 0) & (nan == 0),
@@ -149,15 +152,18 @@ def _calls(block: Arrays, module: NDArray[np.int32]) -> NDArray[np.int64]:
 
 
 def _range(
-    block: Arrays, limit: NDArray[np.float64], headroom: float, backward: NDArray[np.bool_]
+    block: Arrays, limits: NDArray[np.float64], headroom: float, backward: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Tell which records reach the largest number of their dtype, and which come near."""
-    near = headroom * limit
-    at_limit = block["at_max_count"] > 0
+    near = (headroom * limits)[block["dtype"]]
+    at_limit, close = block["at_max_count"] > 0, block["absmax"] >= near
+    if not (at_limit | close).any():
+        return at_limit, close
+    limit = limits[block["dtype"]]
     mask = at_limit & ~backward & (block["min"] <= -limit) & ~(block["max"] >= near)
     narrow = limit < LIMITS["float8_e5m2"][2] + 1
     saturated = at_limit & (~mask | narrow)
-    return saturated, (block["absmax"] >= near) & ~mask & ~narrow
+    return saturated, close & ~mask & ~narrow
 
 
 class Scaled(Protocol):

@@ -105,12 +105,13 @@ class Changes:
         now = _logs(window, slice(None), slice(place, place + 1))[:, 0]
         forward = direction == _FORWARD
         limits = self.limits
-        least = np.log2(np.where(forward, limits.change_forward, limits.change_backward))
+        logs = np.log2([limits.change_forward, limits.change_backward])
+        least = np.where(forward, logs[0], logs[1])
         there = np.where(np.isnan(now) & forward & _is_zero(window, place), _NOTHING, now)
         moved = np.abs(there - self._level) >= least / 2  # else it did not happen in this step
         sites = np.flatnonzero(moved & _JUDGED[role])
-        if not len(sites):
-            return sites, np.empty(0), now
+        if not len(sites) or not place:  # the steps before the first one are forgotten
+            return sites[:0], np.empty(0), now
         before = np.sort(_logs(window, sites, slice(max(place - HISTORY, 0), place)), axis=1)
         number = (~np.isnan(before)).sum(axis=1)
         enough = number >= limits.change_history

@@ -49,6 +49,8 @@ class Firsts:
 
     def add(self, block: Arrays, rows: NDArray[np.intp], offset: int) -> None:
         """Take in the alarming rows of a block whose first record has the number `offset`."""
+        if not len(rows):
+            return
         step, order, site = block["step"], block["order"], block["site"]
         known = self.step[site[rows]]
         rows = rows[(known < 0) | (step[rows] <= known)]  # the others cannot be first

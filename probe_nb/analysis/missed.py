@@ -39,9 +39,10 @@ def missed_of(tally: Tally, info: RunInfo) -> str:
 
     A module that was not called may have records all the same, of its parameters.
     """
-    found, here = missed(info), watched(tally, info)
+    found = missed(info)
     if not found:
         return ""
+    here = _watched(tally, info, found)
     why: dict[str, list[str]] = {}
     for each in found:
         if reason := each.get("reason"):
@@ -61,9 +62,13 @@ def _first(names: list[str]) -> str:
 
 def watched(tally: Tally, info: RunInfo) -> int:
     """Return the number of modules with a record, or that could have had one."""
+    return _watched(tally, info, missed(info))
+
+
+def _watched(tally: Tally, info: RunInfo, found: list[dict[str, str]]) -> int:
     only = next(iter(info.models), "")
-    names = {(each.get("model", only), each.get("module", "")) for each in missed(info)}
-    return len(names.union(tally.listed))
+    names = {(each.get("model", only), each.get("module", "")) for each in found}
+    return len(tally.listed) + len(names - tally.listed)
 
 
 def coverage(columns: Columns, info: RunInfo) -> list[dict[str, Any]]:

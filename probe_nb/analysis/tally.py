@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from probe_nb.analysis import alarms, words
 from probe_nb.analysis.changes import Changes
 from probe_nb.analysis.firsts import Firsts
-from probe_nb.analysis.grouping import Groups
+from probe_nb.analysis.grouping import Groups, starts, together
 from probe_nb.analysis.opening import Opening
 from probe_nb.analysis.origins import Origins
 from probe_nb.analysis.thresholds import DEFAULTS, Thresholds
@@ -34,6 +34,7 @@ _OF_PARAMETERS: Final = frozenset({"param", "param_grad", "update", "state"})
 _BEGIN: Final = ("step", "finite", "total", "square")
 _AT_ONCE: Final = WINDOW // 2
 """Steps that are taken in at a time."""
+_FAR: Final = np.iinfo(np.int64).max
 _OPEN: Final = 4
 """Steps whose first order number is remembered: late records may still belong to them."""
 
@@ -150,7 +151,7 @@ class Tally:
         self._take_begin(groups)
         self.opening.add(self.window, groups.steps)
         self.changes.judge(self.window, self.role, self.direction)
-        self.ranks.update(np.unique(block["rank"]).tolist())
+        self.ranks.update(block["rank"][starts(block["rank"])].tolist())
         taken, records = self._take_latest(block, groups, found)
         self._take_histograms(block, taken, records)
         self.statuses += np.bincount(block["status"], minlength=len(STATUSES))
@@ -208,6 +209,8 @@ class Tally:
         begin, steps = self.begin, self.window.steps
         known = begin["step"][groups.site]
         first = (known < 0) | (groups.step <= known)
+        if not first.any():
+            return
         site, step = groups.site[first], groups.step[first]
         np.minimum.at(begin["step"], site[begin["step"][site] >= 0], step[begin["step"][site] >= 0])
         fresh = begin["step"][site] < 0
@@ -231,21 +234,23 @@ class Tally:
         )
         record, calls = groups.worst(found.bad_count)[last], groups.count[last]
         latest = self.latest
-        newer, same = step > latest["step"][site], step == latest["step"][site]
-        worse = same & (found.bad_count[record] >= _bad(latest, site))
+        known = latest["step"][site]
+        newer, same = step > known, step == known
         latest["calls"][site] = np.where(newer, calls, latest["calls"][site] + calls * same)
         latest["order"][site[newer]] = order[newer]
-        taken = newer | worse
-        site, record = site[taken], record[taken]
+        if not newer.all():
+            taken = newer | (same & (found.bad_count[record] >= _bad(latest, site)))
+            site, record = site[taken], record[taken]
+        sites, records = together(site), together(record)
         for name in KEPT:
-            latest[name][site] = block[name][record]
-        latest["row"][site] = self.rows + record
-        latest["quiet"][site] = found.quiet[record]
+            latest[name][sites] = block[name][records]
+        latest["row"][sites] = self.rows + record
+        latest["quiet"][sites] = found.quiet[records]
         return site, record
 
     def _base(self, block: Arrays, groups: Groups) -> NDArray[np.int64]:
         """Return the first order number of each step of the block."""
-        found = np.full(len(groups.steps), np.iinfo(np.int64).max)
+        found = np.full(len(groups.steps), _FAR)
         np.minimum.at(found, groups.place, block["order"].astype(np.int64))
         for number, step in enumerate(groups.steps.tolist()):
             found[number] = min(int(found[number]), self._bases.get(step, int(found[number])))
@@ -278,13 +283,13 @@ class Tally:
 
 def _pieces(block: Arrays) -> Iterator[Arrays]:
     """Yield a block in pieces of few steps, so that each step is judged beside those before it."""
-    newest = np.maximum.accumulate(block["step"])
-    steps = np.unique(newest)
-    if len(steps) <= _AT_ONCE:
+    step = block["step"]
+    if step.max() - step.min() < _AT_ONCE:
         yield block
         return
-    places = np.searchsorted(newest, steps[::_AT_ONCE])
-    yield from parts(block, [*places.tolist(), len(newest)])
+    newest = np.maximum.accumulate(step)
+    steps = starts(newest)
+    yield from parts(block, [*steps[::_AT_ONCE].tolist(), len(newest)])
 
 
 def cut(

@@ -115,7 +115,7 @@ class Judge:
         """Return the worst finding so far."""
         if not self.tally.rows:
             return _empty(info)
-        if set(np.unique(self.tally.latest["status"])) == {STATUS_CODE["not_asked"]}:
+        if (self.tally.latest["status"] == STATUS_CODE["not_asked"]).all():
             if self.tally.columns.tables.checksums.values:
                 return Verdict("empty", "Checksums alone were recorded: compare with another run")
             return Verdict("empty", "Shapes and dtypes alone were recorded: see run.structure()")
@@ -172,12 +172,13 @@ class Judge:
         what = f"{steps_of(len(tally.steps))}, {plural(len(tally.listed), 'module')}"
         flows = self._scene().floats & (tally.direction != DIRECTIONS.index("optimizer"))
         flows &= ~self._masks()
-        absmax = np.where(flows, latest["absmax"], np.nan)  # counts of steps are no values
+        flows &= latest["absmax"] >= 0  # it is there
+        absmax = np.where(flows, latest["absmax"], -1)  # counts of steps are no values
         none = self.tally.firsts["bad"].overall is None
         what += ", no NaN or Inf" if none else ", no NaN or Inf was born"
-        if np.isnan(absmax).all():
+        if not flows.any():
             return Verdict("ok", what, "; ".join(self._notes()))
-        largest = int(np.nanargmax(absmax))
+        largest = int(absmax.argmax())
         sentence = f"{what}; largest |value| {number(absmax[largest])} in {place(tally, largest)}"
         return Verdict(
             "ok", sentence, "; ".join(self._notes()), largest, int(latest["row"][largest])
@@ -188,7 +189,7 @@ class Judge:
         latest, role = self.tally.latest, self.tally.role
         names = self.tally.columns.tables.dtypes.values
         limits = np.array([*(LIMITS[n][2] if n in LIMITS else np.inf for n in names), np.inf])
-        taken = np.isin(role, [ROLES.index("input"), ROLES.index("buffer")])
+        taken: NDArray[np.bool_] = (role == ROLES.index("input")) | (role == ROLES.index("buffer"))
         lowest: NDArray[np.bool_] = latest["min"] <= -limits[latest["dtype"]]
         return taken & lowest & (latest["at_max_count"] > 0)
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from probe_nb.analysis.grouping import Groups
+from probe_nb.analysis.grouping import Groups, together
 from probe_nb.store.table import ABSENT, Arrays
 
 WINDOW: Final = 32
@@ -109,19 +109,25 @@ class Window:
     def add(self, block: Arrays, groups: Groups, loud: NDArray[np.bool_]) -> None:
         """Write the steps of a block, where a record that is `loud` counts as infinite."""
         self._make_room(groups.steps)
-        inside = groups.step >= self.steps[0]
-        site, place = groups.site[inside], np.searchsorted(self.steps, groups.step[inside])
-        peaks = self.peaks
+        tables = {name: table.reshape(-1) for name, table in self._tables.items()}
+        line = np.searchsorted(self.steps, groups.steps) + self._begin
+        at = line[groups.step_place] * self._tables["peaks"].shape[1] + groups.site
+        inside: Any = slice(None)
+        if groups.steps[0] < self.steps[0]:
+            inside = groups.step >= self.steps[0]
+            at = at[inside]
+        at = together(at)
         fresh = groups.fmax(np.where(loud, np.inf, block["absmax"]))[inside]
-        peaks[site, place] = np.fmax(peaks[site, place], fresh)
+        tables["peaks"][at] = np.fmax(tables["peaks"][at], fresh)
         last = block["l2"][groups.last()][inside]
-        self["last"][site, place] = np.where(np.isnan(last), self["last"][site, place], last)
+        tables["last"][at] = np.where(np.isnan(last), tables["last"][at], last)
         for name, values in _summed(block).items():
-            self[name][site, place] += groups.sum(values)[inside]
+            tables[name][at] += groups.sum(values)[inside]
 
     def _make_room(self, steps: NDArray[np.int64]) -> None:
         """Let the tables end with these steps."""
-        new = steps[~np.isin(steps, self.steps)][-WINDOW:]
+        later = not len(self.steps) or steps[0] > self.steps[-1]
+        new = (steps if later else steps[~np.isin(steps, self.steps)])[-WINDOW:]
         if not len(new):
             return
         if len(self.steps) and new[0] < self.steps[-1]:
@@ -138,10 +144,9 @@ class Window:
         kept = np.isin(self.steps, wanted)
         place = np.searchsorted(wanted, self.steps[kept])
         for name, empty in _EMPTY.items():
-            old = self[name]
-            new = np.full((_SLACK, len(old)), empty)
-            new[place] = old.T[kept]
-            self._tables[name] = new
+            old = self[name].T[kept]
+            self._tables[name][:] = empty
+            self._tables[name][place] = old
         self.steps, self._end = wanted, len(wanted)
 
 
@@ -152,8 +157,7 @@ def _summed(block: Arrays) -> dict[str, NDArray[np.float64]]:
     there = ~np.isnan(block["l2"])
     finite = np.where(there, numel - bad, 0)
     counted = block["zero_count"] >= 0
-    with np.errstate(over="ignore"):  # beyond 1e154 a size counts as infinite
-        square = np.where(there, block["l2"] ** 2, 0.0)
+    square = np.where(there, block["l2"] ** 2, 0.0)  # infinite beyond 1e154
     return {
         "counted": np.where(counted, numel, 0.0),
         "finite": finite.astype(np.float64),

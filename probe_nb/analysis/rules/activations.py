@@ -117,6 +117,8 @@ def _all_zero(scene: Scene, sites: Sites) -> Sites:
     latest = scene.tally.latest
     judged = (latest["zero_count"] == latest["numel"]) & (latest["numel"] > 1) & scene.floats
     sites = sites[judged[sites]]
+    if not len(sites):
+        return sites
     zero = scene.tally.window["zero"][sites] == scene.tally.window["counted"][sites]
     return scene.by_execution(sites[scene.lasts(sites, zero)])
 

@@ -39,6 +39,8 @@ def _tiny(scene: Scene) -> tuple[Table, dict[int, Table]]:
     found, now = np.zeros(tally.sites, np.bool_), tally.latest["absmax"]
     when: dict[int, Table] = {}
     small = (now < limits.vanished) & (now > 0)
+    if not small[scene.of_role(*_FLOWING)].any():
+        return found, when
     small &= last_flow(scene, now >= limits.vanished)
     for role in _FLOWING:
         of_role = np.flatnonzero((tally.role == CODE[role]) & (tally.latest["numel"] > 1))
@@ -60,9 +62,8 @@ def last_flow(scene: Scene, alive: Table) -> Table:
 
     Where one does, a branch is faint or still (the queries of attention), and the rest learns.
     """
-    tally, latest = scene.tally, scene.tally.latest
-    flows = np.isin(tally.role, [CODE[role] for role in _FLOWING]) & (latest["numel"] > 1)
-    going = np.flatnonzero(flows & alive)
+    latest, flowing = scene.tally.latest, scene.of_role(*_FLOWING)
+    going = flowing[(alive & (latest["numel"] > 1))[flowing]]
     steps, when = np.unique(latest["step"], return_inverse=True)
     last = np.full((int(scene.model.max(initial=0)) + 1, len(steps)), -1)
     np.maximum.at(last, (scene.model[going], when[going]), latest["order"][going])
@@ -100,9 +101,10 @@ def huge(scene: Scene) -> Table:
     gradient = tally.direction == BACKWARD
     found: Table = gradient & (now >= limits.exploded)
     half = len(tally.window.steps) // 2
-    rows = np.flatnonzero(gradient & (now >= 1))
+    rows, peaks = np.flatnonzero(gradient & (now >= 1)), tally.window.peaks
     if half >= _OLDER and len(rows):
-        older = np.fmax.reduce(tally.window.peaks[rows, :half], axis=1)
+        rows = rows[~(now[rows] < limits.exploded_growth * peaks[rows, half - 1])]  # most are left
+        older = np.fmax.reduce(peaks[rows, :half], axis=1)
         found[rows] |= (now[rows] >= limits.exploded_growth * older) & (older > 0)
     return found
 

@@ -202,6 +202,41 @@ def test_late_steps_find_their_place():
     assert decode(live.frame())["step"][0] == 6
 
 
+def test_late_steps_may_push_all_others_out_of_the_window_at_once():
+    book = Book()
+    live = FrameBuilder(book.columns, book.info)
+    for step in (0, 1, 2, 1000):
+        book.add("a", [1.0], step=step)
+    book.flush()
+    live.update()
+    for step in (2000, *range(10, 60)):
+        book.add("a", [100.0], step=step)
+    book.flush()
+    live.update()
+    spark = decode(live.frame())["spark"]
+    np.testing.assert_array_equal(spark, [[100.0] * 30 + [1.0, 100.0]])
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_the_order_in_which_records_lie_does_not_matter(steps):
+    frames = []
+    for seed in (None, 0, 1):
+        book = Book()
+        live = FrameBuilder(book.columns, book.info)
+        for begin in range(0, 12, steps):
+            for step in range(begin, begin + steps):
+                for layer in range(5):
+                    book.add(f"l{layer}", [step + layer, -2.0, 0.0], step=step)
+                    book.add(f"l{layer}", [1e5, INF if step == 4 else 1.0], "input", step=step)
+            if seed is not None:
+                np.random.default_rng([seed, begin]).shuffle(book.rows)
+            book.flush()
+            frames.append(live.update()[1:])
+        check_against_df(live, book.run())
+    third = len(frames) // 3
+    assert frames[:third] == frames[third : 2 * third] == frames[2 * third :]
+
+
 def test_sites_are_sent_only_when_they_change():
     book = Book().add("a", [1.0], step=0).flush()
     builder = FrameBuilder(book.columns, book.info)
