@@ -45,6 +45,7 @@ class Events:
     """
 
     def __init__(self, folder: Path) -> None:
+        _library("tensorboardX")
         self._summary = _library("tensorboardX.proto.summary_pb2")
         self._event = _library("tensorboardX.proto.event_pb2").Event
         self._sum = _library("tensorboardX.record_writer").masked_crc32c
@@ -134,16 +135,20 @@ class Board:
         self._events.clear()
 
 
-def write_run(columns: Columns, folder: Path) -> None:
-    """Write every row of a run: its statistics, counts that are not 0, and its histogram."""
+def write_run(columns: Columns, folder: Path) -> int:
+    """Write every row of a run: its statistics, counts that are not 0, and its histogram.
+
+    Returns how many rows had numbers.
+    """
     events = Events(folder)
+    used: dict[tuple[str, int], int] = {}
     try:
-        used: dict[tuple[str, int], int] = {}
         for line in lines(columns):
             if line.measured:
                 _write_row(events, columns, line, used)
     finally:
         events.flush()
+    return sum(used.values())
 
 
 def _write_row(
