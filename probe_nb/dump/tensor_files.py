@@ -65,6 +65,10 @@ class TensorFile(NamedTuple):
             raise RunFormatError(
                 f"`{self.path}` is not read: {size:,} bytes are no tensor of {self.shape}."
             )
+        if size < wanted:  # what unpacks to more was made to fill memory: nobody packs them
+            raise RunFormatError(
+                f"Cannot read `{self.path}`: it is damaged, or holds fewer elements than it says."
+            )
         return _guarded(self.path, self._bytes)
 
     def _bytes(self) -> NDArray[np.uint8]:
