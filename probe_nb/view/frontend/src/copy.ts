@@ -21,11 +21,14 @@ export function expression(data: Data, row: number): string {
   return `${data.status.comparison ? "comparison" : "run"}.df.query(${python(query)})`;
 }
 
+const NAMED = ["module", "role", "leaf", "direction", "model"] as const;
+
 /** Whether another row differs in nothing but the class of its module. */
 function twins(data: Data, row: number): boolean {
-  const name = ({ model, module, role, direction, leaf }: Site): string => [model, module, role, direction, leaf].join("\0");
-  const own = name(data.site(row));
-  return data.sites.rows.some((other, at) => at !== row && name(other) === own);
+  const own = data.site(row);
+  // by the name that tells most: this is asked of every row, at every update
+  const same = (other: Site): boolean => NAMED.every((name) => other[name] === own[name]);
+  return data.sites.rows.some((other, at) => at !== row && same(other));
 }
 
 function quoted(text: string): string {

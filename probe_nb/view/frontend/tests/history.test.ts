@@ -5,7 +5,8 @@ import { Data } from "../src/data";
 import { Sites } from "../src/sites";
 import { decodeFrame, decodeMoments } from "../src/decode";
 import { histogramOf } from "../src/histogram";
-import { bytesOf, Received, shown, widened } from "../src/history";
+import { bothOf } from "../src/compared";
+import { bytesOf, NO_HISTORY, Received, shown, widened } from "../src/history";
 import { Past } from "../src/past";
 import { Source } from "../src/source";
 import type { Frame, Model } from "../src/types";
@@ -129,11 +130,24 @@ test("nothing is asked while the run goes on, nor of a report", () => {
   assert.match(report.why, /report/);
 });
 
+test("a tensor that had another size then is not said to have had the shape of now", () => {
+  const sites = new Sites([site({ shape: [8, 16] }), site({ leaf: "1", shape: [] })]);
+  const of = (numel: number): Frame => decodeFrame(encode([0, 1].map((at) => ({ ...(rows(2, 0)[at] as Row), values: { numel } })), 0));
+  const at = (moment: number | null, numel: number): Data => new Data(sites, status(), of(numel), NO_HISTORY, moment);
+  assert.equal(bothOf(at(0, 128), 0, "shape"), "8×16");
+  assert.equal(bothOf(at(0, 1216), 0, "shape"), "1,216 elements");
+  assert.equal(bothOf(at(0, 1), 1, "shape"), "scalar");
+  assert.equal(bothOf(at(null, 128), 0, "shape"), "8×16");
+  assert.equal(bothOf(at(0, -1), 0, "shape"), "8×16"); // nobody knows
+});
+
 test("a finished run is asked once, a large one only where the reader wants it, a refusal is told", () => {
   const state: Record<string, unknown> = {};
   const model = fake(state);
   const asks = new Asks(model);
   const past = new Past(model, asks);
+  const long = status({ records: 10_000, steps: 5_000 }); // steps take time as well
+  past.ask(long, false);
   const large = status({ records: 5_000_000 });
   past.update(large, frame(2, 0));
   past.ask(large, false);
