@@ -18,7 +18,7 @@ from probe_nb import config
 from probe_nb.errors import ConfigError, ModelError, SessionStateError, closest
 from probe_nb.grammar import Memory
 from probe_nb.observe.optimizers import as_optimizers
-from probe_nb.observe.select import as_models
+from probe_nb.observe.select import as_models, watched_modules
 from probe_nb.run import Run
 from probe_nb.session import Session
 
@@ -278,8 +278,11 @@ def watch(
         name=name,
     )
     no_model = model is None and not models and options.level not in config.NEEDS_MODEL
+    chosen = {} if no_model else as_models(model, models)
+    if options.select:
+        watched_modules(chosen, options.select)  # what matches nothing is told here
     return Watch(
-        {} if no_model else as_models(model, models),
+        chosen,
         as_optimizers(optimizer),
         lambda chosen, optimizers: Session(chosen, options, optimizers, scaler),
         live=live,

@@ -147,7 +147,7 @@ class Records:
 
     def history(
         self,
-        module: str,
+        module: str = "",
         role: str = "output",
         stat: str = "absmax",
         *,
@@ -198,7 +198,7 @@ class Records:
 
     def histogram(
         self,
-        module: str,
+        module: str = "",
         role: str = "output",
         step: int | None = None,
         *,

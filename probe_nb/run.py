@@ -13,7 +13,7 @@ from typing import Any
 from probe_nb import loading
 from probe_nb.answers import Answers
 from probe_nb.config import MEMORY
-from probe_nb.errors import ConfigError, SessionStateError
+from probe_nb.errors import ConfigError, SessionStateError, notify
 from probe_nb.exports import of_run
 from probe_nb.grammar import Memory, Steps, as_bytes
 from probe_nb.recording import Range, Recording
@@ -279,7 +279,8 @@ class Run(Answers):
 
         self.flush()
         path = Path(folder).expanduser()
-        tensorboard.write_run(self.columns, path)
+        if not tensorboard.write_run(self.columns, path):
+            notify("probe_nb: This run has no number, so nothing is in TensorBoard's files.")
         return path
 
     def __repr__(self) -> str:

@@ -70,6 +70,17 @@ def lost(info: RunInfo | None) -> str:
     return next((text for text in notices if FAULT in text), "")
 
 
+def absent(info: RunInfo | None) -> str:
+    """Say which ranks of a job are not there, "" if all are or nobody knows."""
+    here = {int(rank) for rank in info.processes} if info is not None else set()
+    missing = sorted(set(range((info.world if info is not None else None) or 0)) - here)
+    if not here or not missing:
+        return ""
+    first = ", ".join(map(str, missing[:_WRITTEN]))
+    more = f" and {len(missing) - _WRITTEN} more" if len(missing) > _WRITTEN else ""
+    return f"Rank{'s' * (len(missing) > 1)} {first}{more} {'are' if missing[1:] else 'is'} missing"
+
+
 def awaited(info: RunInfo) -> str:
     """Say what an open run without a record waits for."""
     if info.config.get("level") == "debug":

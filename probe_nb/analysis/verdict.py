@@ -113,20 +113,28 @@ class Judge:
 
     def verdict(self, info: RunInfo | None = None) -> Verdict:
         """Return the worst finding so far."""
+        lost = nothing.lost(info)
         if not self.tally.rows:
             return _empty(info)
-        if (self.tally.latest["status"] == STATUS_CODE["not_asked"]).all():
-            if self.tally.columns.tables.checksums.values:
-                return Verdict("empty", "Checksums alone were recorded: compare with another run")
-            return Verdict("empty", "Shapes and dtypes alone were recorded: see run.structure()")
+        if not lost and (alone := self._alone()):
+            return Verdict("empty", alone)
         worst = next(iter(self.findings(info)), None)
         if worst is None or worst.severity == "note":
-            if lost := nothing.lost(info):
+            if lost:
                 return Verdict("warn", "Not all could be recorded", lost)
-            why = nothing.unmeasured(self.tally.statuses)
-            return Verdict("empty", "Nothing was measured", why) if why else self._fine()
+            if why := nothing.unmeasured(self.tally.statuses):
+                return Verdict("empty", "Nothing was measured", why)
+            return self._fine(nothing.absent(info))
         kind: Kind = "bad" if worst.severity == "error" else "warn"
         return Verdict(kind, worst.sentence, worst.detail, worst.site, worst.row)
+
+    def _alone(self) -> str:
+        """Say what was recorded where no number was asked for, "" if one was."""
+        if (self.tally.latest["status"] != STATUS_CODE["not_asked"]).any():
+            return ""
+        if self.tally.columns.tables.checksums.values:
+            return "Checksums alone were recorded: compare with another run"
+        return "Shapes and dtypes alone were recorded: see run.structure()"
 
     def badges(self) -> NDArray[np.int64]:
         """Return the badge bits of each site."""
@@ -167,7 +175,9 @@ class Judge:
 
     # -- nothing to complain about ---------------------------------------------------------------
 
-    def _fine(self) -> Verdict:
+    def _fine(self, absent: str) -> Verdict:
+        """Say that all is well; of a job of which ranks are missing that is not known."""
+        kind: Kind = "warn" if absent else "ok"
         tally, latest = self.tally, self.tally.latest
         what = f"{steps_of(len(tally.steps))}, {plural(len(tally.listed), 'module')}"
         flows = self._scene().floats & (tally.direction != DIRECTIONS.index("optimizer"))
@@ -176,12 +186,13 @@ class Judge:
         absmax = np.where(flows, latest["absmax"], -1)  # counts of steps are no values
         none = self.tally.firsts["bad"].overall is None
         what += ", no NaN or Inf" if none else ", no NaN or Inf was born"
+        what = f"{absent}: {what}" if absent else what
         if not flows.any():
-            return Verdict("ok", what, "; ".join(self._notes()))
+            return Verdict(kind, what, "; ".join(self._notes()))
         largest = int(absmax.argmax())
         sentence = f"{what}; largest |value| {number(absmax[largest])} in {place(tally, largest)}"
         return Verdict(
-            "ok", sentence, "; ".join(self._notes()), largest, int(latest["row"][largest])
+            kind, sentence, "; ".join(self._notes()), largest, int(latest["row"][largest])
         )
 
     def _masks(self) -> NDArray[np.bool_]:

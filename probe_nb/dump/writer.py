@@ -1,7 +1,8 @@
 """A run -> an msProbe folder: `step0/rank0/dump.json` and what stands beside it.
 
 What has no place there is left out: the passed model itself (of DDP: the wrapper), buffers, what
-the optimizer saw, forwards that were repeated. docs/msprobe-folders.md says how each number is derived.
+the optimizer saw, forwards that were repeated. docs/msprobe-folders.md says how each number is
+derived.
 """
 
 from __future__ import annotations

@@ -78,7 +78,18 @@ def as_end(said: str, watched: Sequence[Watched], *, functions: bool) -> End:
         known = functions and is_function(end.name)
     if not known:
         raise SelectionError(_unknown(end, watched, functions=functions))
+    if key is not None and key.kind == "module":
+        _check_type(said, key, [each for each in watched if _is_at(end.name, each)])
     return end
+
+
+def _check_type(said: str, key: keys.Key, there: Sequence[Watched]) -> None:
+    """Refuse a class that no module of this name is of; a lazy one is of what it becomes."""
+    classes = {cls.__name__ for each in there for cls in each.cls.__mro__}
+    if key.type and key.type not in classes | {each.type for each in there}:
+        raise SelectionError(
+            f"`scope` has `{said}`, and the module there is no {key.type}: it is a {there[0].type}."
+        )
 
 
 def is_function(name: str) -> bool:

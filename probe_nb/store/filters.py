@@ -162,7 +162,8 @@ def line(
         columns, module, role, (stat, "numel"), leaf=leaf, model=model, api=api, rank=rank
     )
     found = joined(rows, stat).astype("float64")  # NaN, a gap in a line, where there is no number
-    found.name = f"{shown(module)} {role} {stat}" + ("" if rank is None else f" rank {rank}")
+    of = " ".join(filter(None, (module, api))) or shown(module)
+    found.name = f"{of} {role} {stat}" + ("" if rank is None else f" rank {rank}")
     return found
 
 

@@ -158,10 +158,27 @@ def _alone(of: Comparison) -> list[str]:
             "(comparison.one_sided())",
             "",
         )
+    lines += _left_over(of)
     named = left[(left["suggestion"] != "") & (left["api"] == "")]
     if len(named):
         lines += _wrapped("! some look alike under other names: comparison.suggested_mapping()", "")
     return lines
+
+
+def _left_over(of: Comparison) -> list[str]:
+    """Say in which run alone gradients were added to what was there."""
+    frame = of._frame  # noqa: SLF001 - read here, copied nowhere
+    alone = frame["verdict"].str.startswith("only_in_") & (frame["role"] == "param_grad")
+    verdicts = frame["verdict"][alone & frame["leaf"].str.endswith(".grad")]
+    return [
+        line
+        for side in dict.fromkeys(each.removeprefix("only_in_") for each in verdicts)
+        for line in _wrapped(
+            f"! in the {side} alone `.grad` held something before a backward added to it: it was "
+            "left there before the watch began, or never set to zero (`zero_grad`)",
+            "",
+        )
+    ]
 
 
 def rows(of: Comparison, limit: int) -> pd.DataFrame:

@@ -11,9 +11,12 @@ import torch
 from torch import nn
 
 import probe_nb as probe
-from probe_nb.errors import SelectionError
+from probe_nb.analysis.verdict import verdict
+from probe_nb.dump import writer
+from probe_nb.errors import FAULT, ProbeWarning, SelectionError
 from probe_nb.view.text import _short
 from tests import records
+from tests.models import no_faults
 
 
 class Cut(nn.Module):
@@ -340,3 +343,95 @@ def test_debuggers_are_led_past_our_frames(born):
     assert not any(f.f_locals.get("__tracebackhide__") for f in frames[: -len(raised)])
     inside = "The forward of this module has returned"
     assert (inside in str(caught.value)) == (born is InItsForward)
+
+
+# -- what keeps a question from its answer ---------------------------------------------------------
+
+
+def one_step(*, model=None, **options):
+    torch.manual_seed(0)
+    model = model or nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    with probe.watch(model, **options) as run:
+        model(torch.ones(2, 3)).sum().backward()
+    return run
+
+
+def test_a_dump_of_msprobes_has_no_histogram_and_the_plots_say_so(tmp_path):
+    how = writer.wanted(run := one_step(), ours=False)  # what msProbe itself writes
+    dump = probe.read_dump(writer.write(run, tmp_path / "dump", how))
+    for draw in (
+        lambda: dump.plot.histograms("0"),
+        lambda: dump.plot.trend("0", "output", "std"),
+        lambda: dump.plot.heatmap("std"),
+    ):
+        with pytest.raises(SelectionError, match=r"msProbe writes .* no histogram"):
+            draw()
+
+
+def test_a_run_of_shapes_alone_that_could_not_record_all_says_that_first():
+    run = one_step(structure=True)
+    assert verdict(run.columns, run.info).sentence.startswith("Shapes and dtypes alone")
+    run.info.notices.append(f"{FAULT}: NameError in `0`")
+    found = verdict(run.columns, run.info)
+    assert (found.kind, found.sentence) == ("warn", "Not all could be recorded")
+    assert "NameError in `0`" in found.detail
+
+
+def test_a_job_of_which_a_rank_is_missing_does_not_begin_with_a_tick(tmp_path):
+    for rank in (0, 2):
+        run = one_step(name=str(rank))
+        run.info.rank, run.info.world = rank, 4
+        run.save(tmp_path / "job" / f"rank{rank}.parquet")
+    first = repr(probe.load(tmp_path / "job")).splitlines()[0]
+    assert first.startswith("! Ranks 1, 3 are missing: 1 step, 4 modules, no NaN or Inf")
+    assert repr(run).startswith("✓ 1 step")  # one process alone knows nothing of the others
+
+
+def test_what_grad_held_before_the_watch_is_named_where_one_run_alone_has_it():
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    state = {name: each.clone() for name, each in model.state_dict().items()}
+    clean = one_step(model=model)
+    model.load_state_dict(state)
+    again = one_step(model=model)
+    said = " ".join(str(probe.compare(clean, again)).split())
+    assert "! in the candidate alone `.grad` held something before a backward" in said
+    assert "held something" not in str(probe.compare(again, again))
+
+
+def test_a_scope_of_another_class_is_refused_and_that_of_a_base_is_not():
+    with pytest.raises(SelectionError, match="the module there is no Linaer: it is a Linear"):
+        one_step(scope=("Module.0.Linaer.forward.0", "Module.2.Linear.forward.0"))
+    model = nn.Sequential(nn.LazyLinear(4), nn.ReLU())
+    named = ("Module.0.Linear.forward.0", "Module.0.Linear.forward.0")
+    run = one_step(model=model, scope=named, roles="output")
+    assert run.df["module"].tolist() == ["0"]
+
+
+def test_a_saved_value_is_asked_for_by_its_name_alone():
+    with probe.watch(level="debug") as run:
+        probe.save(torch.tensor([3.0, 5.0]), "scale")
+    series = run.history(api="scale", role="value", stat="mean")
+    assert (series.name, series.tolist()) == ("scale value mean", [4.0])
+    assert repr(run.histogram(api="scale", role="value")).startswith("Histogram(2 elements")
+
+
+def test_a_pattern_that_matches_nothing_is_told_where_the_watch_is_made():
+    with pytest.raises(SelectionError, match=r"No module matches `00` .*closest is `0`"):
+        probe.watch(nn.Sequential(nn.ReLU()), select="00")
+
+
+def test_a_plot_that_there_is_not_is_told_with_the_nearest():
+    run = one_step()
+    with pytest.raises(AttributeError, match=r"no plot `histogrm`. The closest is `histogram`"):
+        _ = run.plot.histogrm
+    with pytest.raises(AttributeError, match=r"no plot `zzz`. There are histogram, trend"):
+        _ = run.plot.zzz
+
+
+def test_event_files_without_a_number_are_told(tmp_path):
+    with probe.watch(nn.ReLU()) as run:
+        pass
+    with pytest.warns(ProbeWarning, match="no number"):
+        run.to_tensorboard(tmp_path / "none")
+    with no_faults():
+        one_step().to_tensorboard(tmp_path / "some")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from probe_nb.errors import closest
 from probe_nb.terms import printable, shown
 
 if TYPE_CHECKING:
@@ -38,6 +39,12 @@ class Plots:
         """Name the plots."""
         known = [name for name in vars(type(self)) if not name.startswith("_")]
         return f"{type(self).__name__}({', '.join(known)})"
+
+    def __getattr__(self, name: str) -> Any:
+        """Name the plots that there are."""
+        known = [each for each in vars(Plots) if not each.startswith("_")]
+        near = closest(name, known, n=1) or f" There are {', '.join(known)}."
+        raise AttributeError(f"There is no plot `{name}`.{near}", name=name, obj=self)
 
     def histogram(
         self,
@@ -257,7 +264,8 @@ class Plots:
         gradient says `none`, a frozen one `frozen`, a gradient of zeros `0`.
 
         Args:
-            step: A step; None for the last one that has gradients.
+            step: A step; None for the last one that has gradients, and of a run that ended in NaN
+                for the last one in which some were finite.
             module: Module path, pattern, or several of these; None for all.
             stat: `"rms"`, the root mean square, which does not grow with the number of elements;
                 or a statistic of the rows, such as `"l2"` or `"absmax"`.

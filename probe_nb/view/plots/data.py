@@ -104,10 +104,16 @@ def grid(
         found = replace(found, bad=np.zeros_like(found.bad), first=None)
     if not np.isfinite(found.values).any() and not found.bad.any():
         raise SelectionError(
-            f"No `{role}` row that was asked for has a number for `{stat}`; `run.coverage()` says "
-            "why."
+            f"No `{role}` row that was asked for has a number for `{stat}`{_why(run)}"
         )
     return found
+
+
+def _why(run: Run) -> str:
+    """Say why there is no number; what was not seen of a dump nobody knows."""
+    if "dump" in run.info.config:
+        return ": msProbe writes the smallest, the largest, the mean and the norm, no histogram."
+    return "; `run.coverage()` says what was not seen."
 
 
 def _ranks(ranks: pd.Series) -> pd.Series:
@@ -249,8 +255,5 @@ def counted(
         before = found[step]
         found[step] = each if before is None else before if each is None else before + each
     if not any(found.values()):
-        raise SelectionError(
-            f"Nothing was counted at `{shown(module)}` {role}: `run.coverage()` says why rows "
-            "have no numbers."
-        )
+        raise SelectionError(f"Nothing was counted at `{shown(module)}` {role}{_why(run)}")
     return [*found], [*found.values()], str(rows["dtype"].iloc[-1])

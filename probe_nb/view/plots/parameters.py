@@ -51,7 +51,7 @@ class Flow:
 
 
 def flow(run: Run, module: Modules, stat: str, step: int | None, model: str | None) -> Flow:
-    """Return the gradients of a step, None for the last one that has any."""
+    """Return the gradients of a step, None for the last one that has any to draw."""
     columns = recorded(run)
     if stat != "rms":
         check_stat(stat)
@@ -61,7 +61,7 @@ def flow(run: Run, module: Modules, stat: str, step: int | None, model: str | No
     rows = rows.assign(leaf=rows["leaf"].map(lambda leaf: str(leaf).split(".grad")[0]))
     known = {tuple(map(str, key)) for key in rows[[*SITE, "leaf"]].drop_duplicates().to_numpy()}
     steps = sorted({int(each) for each in rows["step"]})
-    step = steps[-1] if step is None else step
+    step = _last(rows, wanted) if step is None else step
     now = rows[rows["step"] == step]
     if now.empty:
         raise SelectionError(
@@ -86,6 +86,14 @@ def flow(run: Run, module: Modules, stat: str, step: int | None, model: str | No
         np.array([frozen.get(key, False) for key in keys]),
         step,
     )
+
+
+def _last(rows: pd.DataFrame, stat: str) -> int:
+    """Return the last step of which more is left than NaN, Inf and zeros, or if none the last."""
+    bad = is_bad(rows).groupby(rows["step"]).any()
+    there = rows[stat].astype("float64").abs().gt(0).groupby(rows["step"]).any()
+    drawn = there.index[there | ~bad]
+    return int(max(drawn, default=there.index.max()))
 
 
 def _trainable(columns: Columns, module: Modules, model: str | None) -> dict[Key, bool]:

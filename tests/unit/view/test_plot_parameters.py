@@ -77,6 +77,19 @@ def test_gradients_of_one_step_can_be_asked_for_and_as_another_statistic():
     assert weights.get_xdata().tolist() == [5.0]
 
 
+def test_of_a_run_that_ended_in_nan_the_last_step_with_a_finite_gradient_is_drawn():
+    model = torch.nn.Linear(2, 1, bias=False)
+    with probe.watch(model) as run:
+        for fed in (3.0, 5.0, math.nan):
+            model.zero_grad()
+            model(torch.full((1, 2), fed)).sum().backward()
+            probe.step()
+    ax = draw(run.plot.gradient_flow())
+    assert ax.get_title(loc="left").endswith("step 1")
+    assert ax.lines[0].get_xdata().round(4).tolist() == [5.0]
+    assert draw(run.plot.gradient_flow(2)).get_title(loc="left").endswith("step 2")
+
+
 def test_what_grad_held_is_drawn_where_nothing_else_is_there():
     rows = [{"module": "a", "role": "param_grad", "leaf": "weight.grad", "l2": 4.0, "numel": 4}]
     (weights,) = marked(draw(records.run(rows).plot.gradient_flow()), "weight")
