@@ -33,9 +33,11 @@ def main() -> None:
     for tool in given.tools:
         _keep(tool, _merged(_kept(tool), _asked(tool, given.only, given.questions)))
     if "cost" in given.only:
-        found = rounds.measure(given.rounds, list(NAMES), cpu=given.cpu)
-        medians = {size: {k: v.__dict__ for k, v in row.items()} for size, row in found.items()}
-        _keep("cost", {"found": medians, "rounds": given.rounds, "cpu": given.cpu})
+        found = rounds.measure(given.rounds, given.tools, cpu=given.cpu)
+        old = _kept("cost").get("found", {})
+        new = {size: {k: v.__dict__ for k, v in row.items()} for size, row in found.items()}
+        merged = {size: old.get(size, {}) | row for size, row in new.items()}
+        _keep("cost", {"found": merged, "cpu": given.cpu})
     _write()
 
 
@@ -107,11 +109,16 @@ def _write() -> None:
     day = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
     taken = (
         f"{day}; {os.cpu_count()} cores, one thread used; torch {seen['ours']['write']['torch']}, "
-        f"Python {platform.python_version()}; {cost['rounds']} rounds of each time"
+        f"Python {platform.python_version()}; {_rounds(costs)} rounds of each time"
         f"{', processor time on a busy machine' if cost['cpu'] else ''}."
     )
     _PAGE.write_text(page.text(seen, costs, taken), encoding="utf-8")
     _refresh(page.short(seen, costs))
+
+
+def _rounds(costs: dict[str, dict[str, Ratio]]) -> str:
+    many = [each.rounds for row in costs.values() for each in row.values()]
+    return f"{min(many)}" if min(many) == max(many) else f"{min(many)} to {max(many)}"
 
 
 def _refresh(table: str) -> None:

@@ -12,6 +12,7 @@ from benchmarks.peers.verdicts import CLAIMS, HAS, Cell, cost
 from benchmarks.timing import Ratio
 
 _MARKS: Final = {2: "✓", 1: "◐", 0: "-", None: "?"}
+_YES: Final = 2
 _SIZES: Final = {"d256": "8 layers, d=256", "d64": "4 layers, d=64"}
 _TEMPLATE: Final = Path(__file__).with_name("page.md")
 
@@ -35,7 +36,13 @@ def text(seen: Mapping[str, Any], costs: Mapping[str, Mapping[str, Ratio]], take
 def short(seen: Mapping[str, Any], costs: Mapping[str, Mapping[str, Ratio]]) -> str:
     """Return the table of the README: marks and medians."""
     chosen = {claim: {t: _cell(CLAIMS[claim], s) for t, s in seen.items()} for claim in CLAIMS}
-    return "\n".join([_table(chosen, words=False), _short_costs(costs, list(seen))])
+    counted = [
+        sum(_cell(judge, each).mark == _YES for judge in HAS.values()) for each in seen.values()
+    ]
+    kinds = (
+        f"| of {len(HAS)} kinds of tensors in a step, recorded | {' | '.join(map(str, counted))} |"
+    )
+    return "\n".join([_table(chosen, words=False), kinds, _short_costs(costs, list(seen))])
 
 
 def _cell(judge: Any, seen: Mapping[str, Any]) -> Cell:
@@ -82,7 +89,7 @@ def _short_costs(costs: Mapping[str, Mapping[str, Ratio]], tools: list[str]) -> 
     for tool in tools:
         mine = [each.median for key, each in medians.items() if key.partition(" ")[0] == tool]
         shown.append(" / ".join(f"{each:.1f}" for each in mine) or "?")
-    return f"| time of a step, bare = 1 (8 layers, d=256) | {' | '.join(shown)} |"
+    return f"| time of a step, bare = 1; modules / functions, too | {' | '.join(shown)} |"
 
 
 def _better(cells: Mapping[str, Mapping[str, Cell]], costs: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ files are read back by others than those that wrote them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import os
@@ -95,9 +96,9 @@ def spoiled(tool: str, folder: Path) -> dict[str, Any]:
     return seen
 
 
-def birth(tool: str, folder: Path) -> dict[str, Any]:
+def birth(tool: str, folder: Path, phase: str) -> dict[str, Any]:
     """Ask the package where the NaN was born."""
-    return {"told": load(tool).birth(folder)[:4000]}
+    return {"told": load(tool).birth(folder, phase)[:4000]}
 
 
 def grown(tool: str, folder: Path) -> dict[str, Any]:
@@ -134,8 +135,8 @@ READ: Final[dict[str, Callable[[str, Path], dict[str, Any]]]] = {
     "recorded": recorded,
     "spoiled": spoiled,
     "spoiled_gradient": spoiled,
-    "forward": birth,
-    "backward": birth,
+    "forward": functools.partial(birth, phase="forward"),
+    "backward": functools.partial(birth, phase="backward"),
     "eager": grown,
     "autocast": grown,
     "compiled": grown,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -30,7 +31,7 @@ def _failed(found: Mapping[str, Any]) -> Cell | None:
     if not error:
         return None
     text = " ".join(str(error).split()).replace("|", "/").replace("`", "'")
-    return Cell(0, f"error: `{text[:90]}`")
+    return Cell(0, f"error: `{textwrap.shorten(text, 90, placeholder=' ...')}`")
 
 
 def _same(found: Mapping[str, Any]) -> Cell:
@@ -59,7 +60,8 @@ def _mode(question: str) -> Callable[[Seen], Cell]:
             return Cell(0, f"{same.words}; cannot be read back")
         share = found["numbers"] / max(plain["numbers"], 1)
         mark = 2 if same.mark and share > _ALL else int(share > 0)
-        return Cell(mark, f"{same.words}; {min(share, 1):.0%} of the numbers without it")
+        numbers = "all its numbers" if share > _ALL else f"{share:.0%} of its numbers"
+        return Cell(mark, f"{same.words}; {numbers}")
 
     return judge
 
@@ -98,6 +100,8 @@ def _born(question: str) -> Callable[[Seen], Cell]:
         if not told.strip():
             return Cell(0, "no answer, or no such question")
         first = told.splitlines()[0]
+        if first.startswith("error"):
+            return _failed({"error": first.removeprefix("error: ")}) or Cell(0, first)
         if BAD in first or (first.startswith(("{", "[")) and BAD in told):
             return Cell(2, "names the module")
         return Cell(1, "names another place")
@@ -137,7 +141,7 @@ def cost(found: Ratio | None) -> str:
 
 
 CLAIMS: Final[dict[str, Callable[[Seen], Cell]]] = {
-    "training of 20 steps, bit by bit": _written("unchanged"),
+    "training is unchanged, bit by bit (20 steps)": _written("unchanged"),
     "the same with dropout": _written("dropout"),
     "under autocast (bfloat16)": _mode("autocast"),
     "under `torch.compile`": _mode("compiled"),

@@ -17,7 +17,7 @@ def judged(claim, **seen):
 
 
 def test_a_training_is_unchanged_only_if_the_random_numbers_are_too():
-    claim = "training of 20 steps, bit by bit"
+    claim = "training is unchanged, bit by bit (20 steps)"
     assert judged(claim, write={"unchanged": SAME}) == Cell(2, "identical")
     assert judged(claim, write={"unchanged": SAME | {"random": False}}).mark == 0
     words = judged(claim, write={"unchanged": SAME | {"unlike": 1, "by": 0.25}})

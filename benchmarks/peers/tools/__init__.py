@@ -37,8 +37,11 @@ class Tool(Protocol):
         """Read the files back: each number, and under which words it stands."""
         ...
 
-    def birth(self, folder: Path) -> str:
-        """Ask the package itself where a NaN was born; empty if it has no such question."""
+    def birth(self, folder: Path, phase: str) -> str:
+        """Ask the package itself where a NaN was born; empty if it has no such question.
+
+        `phase` is forward or backward, for a package that has a question for each.
+        """
         ...
 
 

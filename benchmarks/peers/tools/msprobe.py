@@ -28,8 +28,10 @@ def watch(model: Any, optimizer: Any, folder: Path) -> Iterator[Watching]:
 
     debugger = PrecisionDebugger(config_path=str(_config(LEVEL, folder)))
 
+    inner = getattr(model, "_orig_mod", model)  # what torch.compile returns is refused
+
     def forward(*given: Any) -> Any:
-        debugger.start(model=model)
+        debugger.start(model=inner)
         return model(*given)
 
     def after() -> None:
@@ -56,8 +58,9 @@ def _leaves(found: Any, words: str) -> Iterator[tuple[str, float]]:
         yield words, float(found)
 
 
-def birth(folder: Path) -> str:
+def birth(folder: Path, phase: str) -> str:
     """Let its own command analyse each step, and return what it writes."""
+    del phase
     command = Path(sys.executable).with_name("msprobe")
     told = []
     for step in sorted(folder.glob("dump/step*")):

@@ -37,8 +37,9 @@ def numbers(folder: Path) -> Iterator[tuple[str, float]]:
             yield f"{word} {name}", float(value)
 
 
-def birth(folder: Path) -> str:
+def birth(folder: Path, phase: str) -> str:
     """Ask the saved run."""
+    del phase
     import probe_nb
 
     return str(probe_nb.load(folder / "run.parquet").first_nonfinite())

@@ -50,7 +50,7 @@ def numbers(folder: Path) -> Iterator[tuple[str, float]]:
             yield from ((f"{tag} bucket", count) for count in found.bucket)
 
 
-def birth(folder: Path) -> str:
+def birth(folder: Path, phase: str) -> str:
     """There is no such question."""
-    del folder
+    del folder, phase
     return ""

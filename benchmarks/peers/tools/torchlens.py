@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from benchmarks.peers.watching import Watching
 
 DISTRIBUTION = "torchlens"
 HOW = "`tl.trace(model, x)` with `save_grads`, `log_backward(loss)` and `tl.save`, in each step"
 NOTEBOOK = ""
+_TOLD: Final = "told.txt"
+_ASKED: Final = 5
+"""Traces that are asked where a NaN was born: all of those in the programs that have one."""
 
 
 @contextlib.contextmanager
@@ -33,9 +35,26 @@ def watch(model: Any, optimizer: Any, folder: Path) -> Iterator[Watching]:
 
     def after() -> None:
         tl.save(traces[-1], str(folder / f"trace{len(traces):03}"))
-        traces[-1].cleanup()
 
     yield Watching(forward, backward, after)
+    told = [line for trace in traces[:_ASKED] for line in _born(trace)]
+    (folder / _TOLD).write_text("\n".join(told), encoding="utf-8")
+
+
+def _born(trace: Any) -> Iterator[str]:
+    """Ask its two reports, the forward's and the backward's."""
+    import torchlens as tl
+
+    forward = tl.debug.nan_report(trace)
+    if forward.found:
+        yield f"forward: {forward.origin_label} in {forward.module_address}"
+    try:
+        backward = tl.debug.bisect_nan_backward(trace)
+    except Exception as error:
+        yield f"backward: error: {type(error).__name__}: {error}"
+        return
+    if backward.birth is not None:
+        yield f"backward: {backward.birth.grad_fn_label} in {backward.birth.module}"
 
 
 def _loaded(folder: Path) -> Iterator[Any]:
@@ -74,18 +93,8 @@ def _numbers(words: str, value: Any) -> Iterator[tuple[str, float]]:
     yield f"{words} inf", value.isinf().sum().item()
 
 
-def birth(folder: Path) -> str:
-    """Ask its two reports for each saved trace, the forward's and the backward's."""
-    import torchlens as tl
-
-    told = []
-    warnings.simplefilter("ignore")
-    for trace in _loaded(folder):
-        forward = tl.debug.nan_report(trace)
-        if forward.found:
-            told.append(f"{forward.origin_label} in {forward.module_address}")
-        with contextlib.suppress(Exception):
-            backward = tl.debug.bisect_nan_backward(trace)
-            if backward.birth is not None:
-                told.append(f"{backward.birth.grad_fn_label} in {backward.birth.module}")
-    return "\n".join(told)
+def birth(folder: Path, phase: str) -> str:
+    """Return what it said when the traces were at hand: of a backward it tells nothing later."""
+    told = (folder / _TOLD).read_text(encoding="utf-8").splitlines()
+    head = f"{phase}: "
+    return "\n".join(each.removeprefix(head) for each in told if each.startswith(head))

@@ -27,9 +27,10 @@ def watch(model: Any, optimizer: Any, folder: Path) -> Iterator[Watching]:
     import wandb
 
     run = wandb.init(project="peers", dir=str(folder), mode="offline")
-    run.watch(model, log="all", log_freq=1)
+    inner = getattr(model, "_orig_mod", model)  # what torch.compile returns is refused
+    run.watch(inner, log="all", log_freq=1)
     yield Watching(model, after=lambda: run.log({"step": 1}))
-    run.unwatch(model)
+    run.unwatch(inner)
     run.finish()
 
 
@@ -66,7 +67,7 @@ def _records(data: bytes) -> Iterator[bytes]:
             parts = b""
 
 
-def birth(folder: Path) -> str:
+def birth(folder: Path, phase: str) -> str:
     """There is no such question."""
-    del folder
+    del folder, phase
     return ""
