@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -12,7 +11,6 @@ from playwright.sync_api import expect
 
 import probe_nb as probe
 from probe_nb.view import report
-from tests.browser.mounting import mount, update
 
 STEPS = 5
 STATISTICS = ("mean", "std", "min", "max", "l2")
@@ -66,7 +64,7 @@ def read(page):
         grid.evaluate(f"grid => grid.scrollTop = {top}")
         page.wait_for_timeout(30)
         for row in page_rows(page):
-            found[row["module"][1], *row["role"][1].split(",")[0].split(" ")] = row
+            found[row["module"][1], row["role"][1].split(",")[0]] = row
     return found
 
 
@@ -94,7 +92,7 @@ def records(run, step):
 def checked(page, run, step):
     rows, wanted = read(page), records(run, step)
     for of in wanted.itertuples():
-        row = rows.pop((path(of), of.direction, of.role, *of.leaf.split(" ")))
+        row = rows.pop((path(of), f"{of.direction} {of.role} {of.leaf}"))
         for name in STATISTICS:
             value, (text, title) = getattr(of, name), row[name]
             if pd.isna(value):
@@ -117,7 +115,7 @@ def checked(page, run, step):
             share = 100 * of.zero_count / of.numel
             assert float(row["zero"][0].lstrip(">")) == pytest.approx(share, abs=0.051)
         assert row["type"][0] == of.type
-        shape = "×".join(map(str, of.shape)) or "scalar"
+        shape = "\N{MULTIPLICATION SIGN}".join(map(str, of.shape)) or "scalar"
         then = {f"{of.numel:,} elements", f"{of.numel:,} element"} if step < STEPS - 1 else set()
         assert row["shape"][0] in {shape, *then}
         if step == STEPS - 1:
@@ -125,7 +123,7 @@ def checked(page, run, step):
             assert row["device"][0] == of.device
     for row in rows.values():  # what had not run by then
         assert {row[name][0] for name in (*STATISTICS, "nan", "inf", "zero")} == {"—"}
-        assert row["health"][0] == "– no record"
+        assert row["health"][0] == "\N{EN DASH} no record"
 
 
 @pytest.fixture
@@ -167,7 +165,7 @@ def test_the_heat_map_reads_out_the_histograms_of_the_run(opened, run):
     canvas, words = opened.locator("canvas.heat"), opened.locator(".over-steps .readout")
     canvas.focus()
     read_out = {}
-    for step in range(STEPS):
+    for _ in range(STEPS):
         opened.keyboard.press("ArrowLeft")
         for _ in range(120):
             opened.keyboard.press("ArrowUp")

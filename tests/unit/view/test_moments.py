@@ -268,5 +268,7 @@ class TestTheReport:
         assert "history" in embedded(report.bundle(two)["text/html"])
         comparing = Comparing(compare(two, hundred_layers(steps=2, bad=7)))
         assert "history" not in embedded(report.compared(comparing)["text/html"])
-        monkeypatch.setattr(report, "QUICK", 399)
+        monkeypatch.setattr(
+            report, "QUICK", 599
+        )  # 400 records, and each of two steps as many as 100
         assert "history" not in embedded(report.bundle(two)["text/html"])
