@@ -182,7 +182,7 @@ class Reader {
   take<T>(type: ArrayType<T>, length: number): T {
     const bytes = length * type.BYTES_PER_ELEMENT;
     if (this.position + bytes > this.size) {
-      throw new Error(`frame ends after ${this.size} bytes, ${this.position + bytes} expected`);
+      throw new Error(`it ends after ${this.size} bytes, ${this.position + bytes} expected`);
     }
     const view = new type(this.buffer, this.start + this.position, length);
     this.position += Math.ceil(bytes / 8) * 8;

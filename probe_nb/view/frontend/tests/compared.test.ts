@@ -80,7 +80,7 @@ test("a run that is not compared has no verdicts", () => {
 
 test("a comparison whose runs have other rows, or that is cut off, is refused", () => {
   assert.throws(() => decodeFrame(encodePairs(FOUND, encode(NOW, 2), encode(BEFORE.slice(1), 2))), /same rows/);
-  assert.throws(() => decodeFrame(encodePairs(FOUND, encode(NOW, 2), new Uint8Array(0))), /frame ends/);
+  assert.throws(() => decodeFrame(encodePairs(FOUND, encode(NOW, 2), new Uint8Array(0))), /it ends/);
 });
 
 test("rows are filtered by verdict and counted", () => {

@@ -78,8 +78,8 @@ test("no bytes are no rows, and damaged bytes are refused with a reason", () => 
     assert.equal(decodeFrame(nothing).rows, 0);
   }
   const bytes = encode(ROWS, 3);
-  assert.throws(() => decodeFrame(bytes.subarray(0, bytes.byteLength - 8)), /frame ends after/);
-  assert.throws(() => decodeFrame(bytes.subarray(0, 20)), /frame ends after 20 bytes, 32 expected/);
+  assert.throws(() => decodeFrame(bytes.subarray(0, bytes.byteLength - 8)), /it ends after/);
+  assert.throws(() => decodeFrame(bytes.subarray(0, 20)), /it ends after 20 bytes, 32 expected/);
   const wrong = bytes.slice();
   wrong[0] = 0;
   assert.throws(() => decodeFrame(wrong), /PNB1/);
