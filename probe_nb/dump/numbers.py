@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any, Final, NamedTuple
-
-import numpy as np
 
 from probe_nb.exponents import BINS
 from probe_nb.store.table import ABSENT
@@ -127,4 +126,5 @@ def _bins(ours: dict[str, Any]) -> Bins | None:
         return None
     fits = all(type(n) is int and 0 <= n < BINS for n in bins) and len(bins) <= BINS
     fits = fits and all(type(n) is int and 0 < n < _LARGEST for n in counts)
-    return (bins, counts) if fits and bins and bool(np.all(np.diff(bins) > 0)) else None
+    rises = fits and all(one < other for one, other in itertools.pairwise(bins))
+    return (bins, counts) if rises and bins else None

@@ -79,7 +79,11 @@ def text_of(node: Any, depth: int = 0) -> Iterator[str]:
     pairs = node.items() if isinstance(node, dict) else (("", each) for each in node)
     start = opening
     for name, each in pairs:
-        yield start + inner + (f"{json.dumps(str(name))}: " if opening == "{" else "")
-        yield from text_of(each, depth + 1)
+        before = start + inner + (f"{json.dumps(str(name))}: " if opening == "{" else "")
+        if isinstance(each, Item):
+            yield before + json.dumps(each)
+        else:
+            yield before
+            yield from text_of(each, depth + 1)
         start = ","
     yield "\n" + " " * depth + closing
