@@ -186,6 +186,17 @@ class Comparison:
 
         return verdict_sheet.write(self.to_msprobe(**options), path)
 
+    def to_html(self, path: str | os.PathLike[str]) -> Path:
+        """Write the report as one page that needs neither a kernel nor a network; return its path.
+
+        Raises:
+            FileNotFoundError: The folder is not there.
+        """
+        from probe_nb.view import report
+
+        shown = self._repr_mimebundle_()["text/html"]
+        return report.write(report.page(shown, "Two runs"), path)
+
     def rows_of(
         self,
         module: str,

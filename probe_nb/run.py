@@ -223,6 +223,26 @@ class Run(Answers):
         roots.tell_of_single(self.columns, self.info)
         return written
 
+    def to_html(self, path: str | os.PathLike[str]) -> Path:
+        """Write the report as one page that needs neither a kernel nor a network; return its path.
+
+        It is the report that a cell shows: under 200 kB, with the inspector where scripts run.
+        A file that is there is written over.
+
+        Raises:
+            FileNotFoundError: The folder is not there.
+
+        >>> import torch, probe_nb as probe
+        >>> model = torch.nn.Linear(2, 1)
+        >>> with probe.watch(model) as run:
+        ...     _ = model(torch.ones(1, 2))
+        >>> run.to_html("report.html").read_text("utf-8").startswith("<!doctype html>")
+        True
+        """
+        from probe_nb.view import report
+
+        return report.write(report.html_page(self), path)
+
     def to_monitor_csv(
         self,
         folder: str | os.PathLike[str],

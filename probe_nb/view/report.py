@@ -13,15 +13,18 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import os
 import secrets
 from collections.abc import Callable
 from functools import lru_cache
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
+from probe_nb.store.blocks import whole
 from probe_nb.terms import printable
 from probe_nb.view import BUNDLE, compare, html, moments, picture, text
 from probe_nb.view.frame import FrameBuilder, reading, title
@@ -118,14 +121,29 @@ def bundle(run: Run) -> dict[str, str]:
 
 def html_page(run: Run) -> str:
     """Return the report as a whole HTML page, to write to a file or to send."""
-    with reading(run) as builder:
-        report = fragment(builder)
-    name = escape(printable(title(run.info)) or "probe_nb")
+    return page(bundle(run)["text/html"], title(run.info))
+
+
+def page(report: str, name: str) -> str:
+    """Return a report as a whole HTML page."""
+    name = escape(printable(name) or "probe_nb")
     return (
         f'<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{name}</title>\n'
         '<meta name="color-scheme" content="light dark"></head>\n'
         f"<body>\n{report}</body>\n</html>\n"
     )
+
+
+def write(text: str, path: str | os.PathLike[str]) -> Path:
+    """Write a page whole or not at all, and return its path."""
+    target = Path(path).expanduser()
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            f"There is no folder `{target.parent}` to write `{target.name}` into."
+        )
+    with whole(target) as file:
+        file.write(text.encode())
+    return target
 
 
 def bundle_of(builder: FrameBuilder) -> dict[str, str]:

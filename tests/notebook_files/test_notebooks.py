@@ -139,6 +139,16 @@ def test_the_story_is_the_same_on_this_machine(executed, path):
         assert found[2].startswith("✓ 2 steps, 23 modules, no NaN or Inf")
         shown = [data["text/plain"] for data in bundles(executed[path])]
         assert "{'same': 127, 'only_in_baseline': 3}" in shown
+    if path.stem == "06_a_debugging_day":
+        assert found[0] == "! lm_head has gradients and does not move"
+        assert found[1] == (
+            "✕ first diverges at model.layers.0.input_layernorm (LlamaRMSNorm) at step 0: "
+            "forward output"
+        )
+        said = "".join(o.text for o in outputs(executed[path]) if o.output_type == "stream")
+        assert "at step 0: optimizer state weight.step and 38" in said
+        assert "\nNone\n" in said  # with the eps mended nothing diverges
+        assert "\nTrue 0." in said  # the saved run is the same
 
 
 def test_the_folder_of_the_cluster_is_msprobes_own_and_names_no_machine():

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+import probe_nb as probe
 from probe_nb.view import BUNDLE, html, report, text
 from probe_nb.view.frame import FrameBuilder
 from probe_nb.view.rows import ABSENT
@@ -325,3 +326,21 @@ class TestText:
     def test_repr_is_the_summary(self):
         run = hundred_layers()
         assert repr(run) == text.summary(run)
+
+
+class TestAFile:
+    def test_a_run_and_a_comparison_are_written_as_pages(self, tmp_path):
+        run = hundred_layers()
+        both = probe.compare(run, run)
+        for shown, name, said in ((run, "run.html", "in layers.50"), (both, "both.html", "same")):
+            path = shown.to_html(tmp_path / name)
+            text = path.read_text("utf-8")
+            assert path == tmp_path / name
+            assert text.startswith("<!doctype html>")
+            assert said in text
+            assert "data-probe-nb" in text
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["both.html", "run.html"]
+
+    def test_a_folder_that_is_not_there_is_named(self, tmp_path):
+        with pytest.raises(FileNotFoundError, match=r"There is no folder .*gone"):
+            hundred_layers().to_html(tmp_path / "gone" / "run.html")

@@ -23,7 +23,7 @@ export class HeatView {
   readonly element = h(
     "figure",
     { class: "over-steps" },
-    h("figcaption", {}, h("b", {}, "values over steps"), " powers of two up; ", this.legend),
+    h("figcaption", { title: "powers of two up" }, h("b", {}, "values over steps"), " ", this.legend),
     this.canvas,
     this.words,
   );
