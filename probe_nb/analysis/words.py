@@ -98,6 +98,11 @@ def is_optimizer(site: Site) -> bool:
     return site.direction == "optimizer" and bool(site.api)
 
 
+def is_setting(site: Site) -> bool:
+    """Tell whether a site is a setting of an optimizer, such as the `lr` of a group."""
+    return is_optimizer(site) and site.leaf.startswith("group")
+
+
 def optimizer(site: Site) -> str:
     """Write which optimizer a row of its own belongs to; the first needs no number."""
     return site.api.removesuffix(".0")

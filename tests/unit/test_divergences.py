@@ -207,14 +207,30 @@ def test_another_learning_rate_is_found_at_the_optimizer():
     assert found.first_divergence().detail == "0.001 against 0.002"
 
 
-def stepped(kind: type[torch.optim.Optimizer], **options: Any) -> probe.Run:
+def stepped(
+    kind: type[torch.optim.Optimizer],
+    *,
+    steps: int = 1,
+    wrong: bool = False,
+    factor: float = 1.0,
+    **options: Any,
+) -> probe.Run:
     torch.manual_seed(0)
-    model, x = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), torch.randn(5, 4)
-    optimizer = kind(model.parameters(), lr=0.1, **options)
+    model, x = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), torch.randn(5, 4) * factor
+    optimizer = kind(model.parameters(), **{"lr": 0.1, **options})
     with probe.watch(model, optimizer=optimizer) as run:
-        model(x).square().mean().backward()
-        optimizer.step()
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            if wrong:
+                optimizer.register_step_pre_hook(lambda *_: _twice(model))
+            optimizer.step()
     return run
+
+
+def _twice(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.grad.mul_(2)
 
 
 def test_optimizers_of_two_classes_are_named_before_what_they_moved():
@@ -233,6 +249,63 @@ def test_a_setting_that_is_on_in_one_run_alone_is_said_with_both_values():
     first = found.first_divergence()
     assert (first.leaf, first.detail) == ("group0.nesterov", "0 against 1")
     assert "the optimizers differ" not in repr(found)
+
+
+ADAMW, SGD = (torch.optim.AdamW, {}), (torch.optim.SGD, {"momentum": 0.9})
+SETTINGS = [
+    *((ADAMW, "lr", value) for value in (0.100001, 0.11, 1.0)),
+    *((ADAMW, "betas", (0.9, value)) for value in (0.99901, 0.9999, 0.99, 0.9, 0.5, 0.0)),
+    *((ADAMW, "betas", (value, 0.999)) for value in (0.9001, 0.91, 0.99, 0.0)),
+    *((ADAMW, "eps", value) for value in (1.1e-8, 1e-4, 1e-2)),
+    *((ADAMW, "weight_decay", value) for value in (0.0, 0.0101, 0.1)),
+    *((ADAMW, name, True) for name in ("amsgrad", "maximize")),
+    *((SGD, "lr", value) for value in (0.100001, 0.2, 10.0)),
+    *((SGD, "momentum", value) for value in (0.9001, 0.99, 0.9999, 0.5, 0.0)),
+    *((SGD, "dampening", value) for value in (1e-3, 0.1, 0.99)),
+    *((SGD, "weight_decay", value) for value in (1e-5, 0.1)),
+    *((SGD, name, True) for name in ("nesterov", "maximize")),
+]
+
+
+@pytest.mark.parametrize(("optimizer", "name", "value"), SETTINGS)
+def test_a_setting_that_differs_is_the_one_cause_of_what_an_optimizer_does(optimizer, name, value):
+    kind, given = optimizer
+    usual = {"lr": 0.1, "betas": (0.9, 0.999), "eps": 1e-8, "momentum": 0.9, "dampening": 0}
+    usual |= {"weight_decay": 0.01 if kind is torch.optim.AdamW else 0}
+    found = probe.compare(
+        stepped(kind, steps=3, **given), stepped(kind, steps=3, **{**given, name: value})
+    )
+    one, other = usual.get(name, 0), value
+    part = 0
+    if name == "betas":
+        part = int(value[0] == 0.9)
+        one, other = usual[name][part], value[part]
+    first = found.first_divergence()
+    assert first.leaf == (f"group0.betas.{part}" if name == "betas" else f"group0.{name}")
+    assert first.detail == f"{one:g} against {float(other):g}"
+    assert found.divergences == [first]
+    everything = found.df[found.df["verdict"] == "diverged"]
+    rest = everything[~everything["leaf"].astype(str).str.startswith("group")]
+    assert set(rest.index) <= set(first.inherited.index)
+
+
+def test_gradients_that_an_optimizer_saw_come_before_its_settings():
+    one = stepped(torch.optim.SGD)
+    found = probe.compare(one, stepped(torch.optim.SGD, lr=0.100001, wrong=True))
+    [first] = found.divergences
+    assert (first.role, first.leaf) == ("param_grad", "weight")
+    assert first.difference == pytest.approx(0.5)
+    assert "group0.lr" in set(first.rows["leaf"])
+
+
+def test_what_came_in_is_not_called_rounding():
+    one = stepped(torch.optim.SGD)
+    found = probe.compare(one, stepped(torch.optim.SGD, wrong=True, factor=1 + 1e-5))
+    assert found.first_divergence().phase == "fed"
+    detail = found.first_divergence("optimizer").detail
+    assert " times what rounding and what came in explain; what came in agrees within " in detail
+    [alone] = probe.compare(one, stepped(torch.optim.SGD, wrong=True)).divergences
+    assert " times what rounding explains; what came in is the same" in alone.detail
 
 
 def test_other_parameters_and_other_data_are_said_first():

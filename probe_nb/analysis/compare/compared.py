@@ -14,16 +14,17 @@ from probe_nb.analysis.compare.align import Alike, Pairs, Side, paired, sides
 from probe_nb.analysis.compare.calls import CallTree, Places
 from probe_nb.analysis.compare.checksums import alone, checksums, decide
 from probe_nb.analysis.compare.flow import Flow, flow
-from probe_nb.analysis.compare.ground import Owns
+from probe_nb.analysis.compare.ground import Owns, running
 from probe_nb.analysis.compare.judge import CLOSE, DIVERGED, NOT_COMPARABLE, SAME, Reasons
 from probe_nb.analysis.compare.measures import MEASURES, Measured, equal_numbers, measured
 from probe_nb.analysis.compare.naming import Mapped, mapping_of
 from probe_nb.analysis.compare.shapes import Sums
+from probe_nb.analysis.words import is_setting
 from probe_nb.progress import Told, silent
 from probe_nb.store.columns import Columns
 from probe_nb.store.keeping import Tensors
 from probe_nb.store.table import Arrays
-from probe_nb.terms import COUNTS, STATISTICS
+from probe_nb.terms import COUNTS, DIRECTIONS, STATISTICS
 
 Rows = NDArray[np.intp]
 Floats = NDArray[np.float64]
@@ -104,6 +105,26 @@ class Compared:
         first = np.isnan(self.flow.came_in)
         outside = self.tree.enters() & places.are("input")
         found: Flags = (roles & first) | (outside & (self.beyond > 1.0))
+        return found
+
+    @cached_property
+    def arose(self) -> Rows:
+        """Where in its process each pair arose: its order; of settings, before what they move.
+
+        They are recorded after it. What an optimizer is given comes before both.
+        """
+        places = self.places
+        order = places.order.astype(np.int64)
+        settings = np.array([is_setting(site) for site in places.sites], np.bool_)[places.site]
+        if not settings.any():
+            return order
+        by = np.lexsort((order, places.process))
+        process = places.process[by]
+        others = places.direction != DIRECTIONS.index("optimizer")
+        others |= places.are("param_grad", direction="optimizer")
+        before = running(np.where(others, order, -1.0)[by], process).astype(np.int64)
+        found = np.empty_like(order)
+        found[by] = np.where(settings[by], before, order[by])
         return found
 
     @cached_property

@@ -22,8 +22,8 @@ from probe_nb.analysis.compare.parting import (
     direction_of,
     origins,
 )
+from probe_nb.analysis.words import is_setting, number, plural, tensor
 from probe_nb.analysis.words import module as written
-from probe_nb.analysis.words import number, plural, tensor
 from probe_nb.terms import Site, shown
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _optimizers(of: Compared) -> str:
 def _is_after(of: Compared, pairs: Rows, first: int) -> NDArray[np.bool_]:
     places = of.places
     same = places.process[pairs] == places.process[first]
-    after: NDArray[np.bool_] = same & (places.order[pairs] > places.order[first])
+    after: NDArray[np.bool_] = same & (of.arose[pairs] > of.arose[first])
     return after
 
 
@@ -203,12 +203,13 @@ def _detail(of: Compared, origin: Origin, measure: str, difference: float, expla
     if setting:
         return setting
     came = float(np.nan_to_num(of.flow.came_in[pair]))
+    explains = "rounding and what came in explain" if came > 0 else "rounding explains"
     if measure == "exact":
         what = reason or "values differ that rounding does not touch"
     else:
         what = (
             f"{_WORDS.get(measure, measure)} differs by {number(difference)} of the scale, "
-            f"{number(difference / max(explained, 1e-300))} times what rounding explains"
+            f"{number(difference / max(explained, 1e-300))} times what {explains}"
         )
     if origin.phase == "fed":
         return f"{what} ({of.evidence})"
@@ -221,8 +222,7 @@ def _detail(of: Compared, origin: Origin, measure: str, difference: float, expla
 def _setting(of: Compared, pair: int) -> str:
     """Return both values of a setting of an optimizer: it is chosen, and rounding plays no part."""
     site = of.places.sites[of.places.site[pair]]
-    chosen = site.direction == "optimizer" and site.api and site.leaf.startswith("group")
-    if not chosen or any(side["numel"][pair] != 1 for side in of.data):
+    if not is_setting(site) or any(side["numel"][pair] != 1 for side in of.data):
         return ""
     one, other = (float(side["max"][pair]) for side in of.data)
     if one == other or not np.isfinite([one, other]).all():

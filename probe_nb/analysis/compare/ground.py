@@ -37,6 +37,7 @@ class Ground:
 
     Attributes:
         e: Largest relative difference of each pair, 0 where it is not known.
+        data: The columns of both runs, pair by pair.
         training: Which are of modules in training mode.
         scale: Root mean square of each.
         floats: Which are no whole numbers.
@@ -62,6 +63,7 @@ class Ground:
     ) -> None:
         """Begin with what was measured; each difference `counts` so many times."""
         self.places, self.tree, self.found, self.owns = places, tree, found, owns
+        self.data = data
         self.e = np.nan_to_num(found.difference, nan=0.0, posinf=np.inf) * counts
         self.scale: Floats = found.scale
         self.training: Flags = data[0]["training"] == 1

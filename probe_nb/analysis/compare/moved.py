@@ -16,7 +16,7 @@ from probe_nb.analysis.compare.ground import (
     numbered,
     running,
 )
-from probe_nb.analysis.words import is_optimizer
+from probe_nb.analysis.words import is_optimizer, is_setting
 from probe_nb.terms import DIRECTIONS
 
 _OPTIMIZER: Final = DIRECTIONS.index("optimizer")
@@ -160,12 +160,31 @@ def _clipped(on: Ground, grads: Flags) -> None:
 
 
 def _told(on: Ground, steps: Flags) -> None:
-    """A learning rate, or another number of the optimizer, is a source of all that it moves."""
+    """A learning rate, or another number of the optimizer, is a source of all that it moves.
+
+    Of what it is given it is none.
+    """
     own = on.of_sites([is_optimizer(site) for site in on.places.sites])
-    numbers = on.of_steps(own, on.e)
+    numbers = on.of_steps(own, np.fmax(on.e, _of_the_rest(on)))
+    numbers[on.places.are("param_grad", direction="optimizer")] = 0.0
     rows = steps & ~own
     on.came_in[rows] = np.fmax(on.came_in[rows], numbers[rows])
     on.came_in[own] = 0.0
+
+
+def _of_the_rest(on: Ground) -> Floats:
+    """Return how far settings below 1 part in what they leave of 1, NaN for all else.
+
+    Running means take 1 - beta of what is new: 0.99 against 0.999 is ten times as much.
+    """
+    settings = on.of_sites([is_setting(site) for site in on.places.sites])
+    one, other = (side["max"] for side in on.data)
+    with np.errstate(invalid="ignore"):
+        settings &= (one >= 0) & (one < 1) & (other >= 0) & (other < 1)
+    found = np.full(len(on.e), np.nan)
+    one, other = one[settings], other[settings]
+    found[settings] = np.abs(one - other) / (1 - np.fmin(one, other))
+    return found
 
 
 def _buffers(on: Ground, later: Flags) -> None:

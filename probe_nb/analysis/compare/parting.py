@@ -99,7 +99,7 @@ class Origin:
 def origins(of: Compared) -> list[Origin]:
     """Return where the runs part, in execution order: each phase's of its first step with any."""
     found: list[Origin] = []
-    order, step = of.places.order, of.places.step
+    order, step = of.arose, of.places.step
     suspects = np.flatnonzero(of.beyond > 1.0)
     suspects = suspects[np.lexsort((order[suspects], step[suspects]))]
     phase = _phases(of)[suspects]
