@@ -22,7 +22,7 @@ from probe_nb.analysis.verdict import Judge, Verdict
 from probe_nb.grammar import spelled
 from probe_nb.store.columns import Columns
 from probe_nb.terms import RunInfo, Site
-from probe_nb.view import picture, wire
+from probe_nb.view import found, picture, wire
 from probe_nb.view.stacks import Stacks
 from probe_nb.view.wire import COLUMNS, VERSION, compact
 
@@ -56,10 +56,10 @@ def reading(run: Records) -> Iterator[FrameBuilder]:
 def _kept(run: Records) -> FrameBuilder | None:
     """Take the builder that a run keeps, so that no other thread has it."""
     try:
-        found: FrameBuilder = run.readers.pop()
+        kept: FrameBuilder = run.readers.pop()
     except IndexError:
         return None
-    return found
+    return kept
 
 
 class FrameBuilder:
@@ -89,6 +89,7 @@ class FrameBuilder:
         self._begins: list[str] = []
         self._ends: dict[tuple[int, ...], str] = {}
         self._keys: NDArray[np.int64] = np.empty((4, 0), np.int64)
+        self._told: tuple[list[Finding] | None, str] = None, ""
 
     def update(self) -> tuple[str | None, str, bytes]:
         """Read what is new; return the sites if they changed, the status and the frame."""
@@ -110,7 +111,7 @@ class FrameBuilder:
         """Return what each row is, as JSON; of the chosen rows only, in their order."""
         lines = self._lines if rows is None else [self._lines[row] for row in rows]
         told = self._keys[3] if rows is None else self._keys[3][rows]
-        more = f",{compact(found)[1:-1]}" if (found := self.stacks.told(told.tolist())) else ""
+        more = f",{compact(stacks)[1:-1]}" if (stacks := self.stacks.told(told.tolist())) else ""
         return f'{{"version":{VERSION},"rows":[{",".join(lines)}]{more}}}'
 
     def _describe(self) -> bool:
@@ -155,12 +156,12 @@ class FrameBuilder:
     # -- status ----------------------------------------------------------------------------------
 
     def status(self, rows: NDArray[np.intp] | None = None, truncated: str | None = None) -> str:
-        """Return the headline and what goes with it, as JSON; its row counts in the chosen rows."""
+        """Return headline, findings and what goes with them, as JSON; rows count in the chosen."""
         info, tally, verdict = self.info, self.tally, self.verdict()
         row = verdict.site
         if row is not None and rows is not None:
-            found = np.flatnonzero(rows == row)
-            row = int(found[0]) if len(found) else None
+            places = np.flatnonzero(rows == row)
+            row = int(places[0]) if len(places) else None
         status = {
             "version": VERSION,
             "title": title(info),
@@ -189,7 +190,17 @@ class FrameBuilder:
             "unkept": self._unkept(rows),
             "dtype_limits": {name: list(limits) for name, limits in LIMITS.items()},
         }
-        return compact(status)
+        return f"{compact(status)[:-1]},{self._findings(rows)}}}"
+
+    def _findings(self, rows: NDArray[np.intp] | None) -> str:
+        """Return the findings, as JSON: written anew only when the rules were asked again."""
+        findings = self.findings()
+        if rows is not None:
+            places = {int(row): place for place, row in enumerate(rows)}
+            return compact(found.told(findings, places))[1:-1]
+        if self._told[0] is not findings:
+            self._told = findings, compact(found.told(findings))[1:-1]
+        return self._told[1]
 
     def _facts(self) -> dict[str, Any]:
         """Return where the tensors were, what they were made of, and what the records take."""
@@ -260,12 +271,12 @@ def title(info: RunInfo) -> str:
 
 
 def _unobserved(info: RunInfo) -> list[dict[str, str]]:
-    found = missed(info)
+    unseen = missed(info)
     listed = [
         {"module": str(each.get("module", "")), "reason": str(each.get("reason", ""))}
-        for each in found[:_LISTED]
+        for each in unseen[:_LISTED]
     ]
-    left = len(found) - len(listed)
+    left = len(unseen) - len(listed)
     if left > 0:
         listed.append({"module": "…", "reason": f"{left:,} more modules; see run.coverage()"})
     return listed

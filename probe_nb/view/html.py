@@ -16,8 +16,9 @@ from typing import Final
 from probe_nb.analysis.missed import missed, missed_of
 from probe_nb.analysis.words import plural, steps_of
 from probe_nb.terms import ROOT_LABEL, RunInfo, printable
+from probe_nb.view import found as findings
 from probe_nb.view.frame import FrameBuilder, title
-from probe_nb.view.rows import ABSENT, MARKS, Row, rows_of, worst_first
+from probe_nb.view.rows import ABSENT, Row, rows_of, worst_first
 
 ROWS: Final = 20
 """Rows of the plain table."""
@@ -26,9 +27,6 @@ _UNSEEN: Final = 5
 """Modules without a record that are named."""
 
 SIGNS: Final = {"bad": "✕", "warn": "!", "ok": "✓", "empty": ABSENT}
-
-_FURTHER: Final = 2
-"""Findings that are said besides the headline."""
 
 _VERSIONS: Final = {
     "torch": "torch",
@@ -72,17 +70,11 @@ def headline(builder: FrameBuilder) -> str:
 
 
 def further(builder: FrameBuilder) -> list[str]:
-    """Return what was found besides the headline: two lines at most, and how many more there are.
-
-    Errors and warnings; notes only where nothing else was found, and not that of a loss scale: the
-    headline has it then.
-    """
-    found = builder.findings()
-    loud = [each for each in found if each.severity != "note"]
-    rest = loud[1:] if loud else [each for each in found if each.kind != "loss_scale"]
-    lines = [f"{MARKS[each.severity]} {each.sentence}" for each in rest[:_FURTHER]]
-    if len(rest) > _FURTHER:
-        lines[-1] += f" (and {len(rest) - _FURTHER} more: run.findings())"
+    """Return what was found besides the headline in two lines, and how many more there are."""
+    said, left = findings.further(builder.findings())
+    lines = [f"{findings.MARKS[each.severity]} {each.sentence}" for each in said]
+    if left:
+        lines[-1] += f" (and {left} more: run.findings())"
     return lines
 
 

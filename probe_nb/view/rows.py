@@ -18,6 +18,7 @@ from probe_nb.analysis.finding import Finding
 from probe_nb.analysis.uncounted import is_uncounted
 from probe_nb.analysis.words import module, number, tensor
 from probe_nb.terms import COUNTS, ROLES, STATISTICS, STATUSES
+from probe_nb.view.found import BADGED, NAMED, said
 from probe_nb.view.frame import FrameBuilder
 
 ABSENT: Final = "\N{EN DASH}"
@@ -29,38 +30,6 @@ _NAMES: Final = ("step", "numel", *STATISTICS, *COUNTS, "status")
 
 _TOLD: Final = ("ok", "has_inf")
 """Statuses that need no word of their own: the column beside says it."""
-
-FINDINGS: Final = (
-    (v.SATURATED, "! saturated"),
-    (v.RISK, "! overflow risk"),
-    (v.EXPLODING, "↑ exploding"),
-    (v.VANISHING, "↓ vanishing"),
-    (v.DEAD, "~ all zeros"),
-)
-"""Badges below non-finite, gravest first: a sign and a word, for colour may be missing."""
-
-MARKS: Final = {"error": "✕", "warning": "!", "note": "\N{MIDDLE DOT}"}
-
-_NAMED: Final = {
-    "alert": "alert",
-    "clipped": "clipped",
-    "drift": "drift",
-    "frozen": "frozen",
-    "gradient_noise": "noise",
-    "growing": "growing",
-    "input_scale": "input scale",
-    "loss_scale": "overflows",
-    "not_zeroed": "not zeroed",
-    "same_input": "same input",
-    "saturated": "saturated",
-    "stuck": "does not move",
-    "sudden_change": "sudden change",
-    "underflow": "underflow",
-    "unused": "no gradient",
-    "update_lost": "update lost",
-    "update_ratio": "update size",
-}
-"""What a row says of the findings that are about it and have no badge."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +61,7 @@ def worst_first(builder: FrameBuilder) -> NDArray[np.intp]:
     tally, bits = builder.tally, builder.judge.badges()
     rank = np.where(tally.role == ROLES.index("output"), _OUTPUTS, _REST)
     rank[[each.site for each in builder.findings() if each.severity != "note"]] = _FOUND
-    for place, (bit, _) in reversed(list(enumerate(FINDINGS, 4))):
+    for place, (bit, _) in reversed(list(enumerate(BADGED, 4))):
         rank[(bits & bit) > 0] = place
     bad = (bits & (v.NAN | v.INF)) > 0
     rank[bad] = 2
@@ -120,7 +89,7 @@ def _about(builder: FrameBuilder) -> dict[int, list[Finding]]:
     """Return the findings about each site, worst first: those that name it before the others."""
     found: dict[int, list[Finding]] = {}
     for each in builder.findings():
-        if each.kind in _NAMED:
+        if said(each):
             for site in (each.site, *each.others):
                 found.setdefault(site, []).append(each)
     for site, mine in found.items():
@@ -131,7 +100,8 @@ def _about(builder: FrameBuilder) -> dict[int, list[Finding]]:
 def _row(builder: FrameBuilder, site: int, bits: int, found: list[Finding]) -> Row:
     tally, tables = builder.tally, builder.tally.columns.tables
     about = tables.sites.values[site]
-    values = _values(builder, site, [each.row for each in found if each.site == site])
+    named = [each.row for each in found if each.site == site and each.kind in NAMED]
+    values = _values(builder, site, named)
     status = STATUSES[int(values["status"])]
     dtype, shape = tables.dtypes.values[values["dtype"]], tables.shapes.values[values["shape"]]
     return Row(
@@ -184,15 +154,11 @@ def _finding(bits: int, status: str, step: int, found: list[Finding]) -> str:
     if words:
         since = f" from step {step}" if step >= 0 else ""
         return f"{', '.join(words)}{since}{' (follows)' if bits & v.DOWNSTREAM else ''}"
-    words = [word for bit, word in FINDINGS if bits & bit]
-    words += [
-        word
-        for each in found
-        if (word := f"{MARKS[each.severity]} {_NAMED[each.kind]}") not in words
-    ]
+    words = [word for bit, word in BADGED if bits & bit]
+    words += [said(each) for each in found]
     if not words and status not in _TOLD:
         return f"{ABSENT} {status}"
-    return ", ".join(words) or "✓ ok"
+    return ", ".join(dict.fromkeys(words)) or "✓ ok"
 
 
 def _not_finite(values: dict[str, Any]) -> str:

@@ -31,6 +31,9 @@ A picture of a kept tensor (version 4); several may follow one another:
                     and what is drawn, or `why` nothing is; see `picture`
     float64 [H][W]  the cells, in which float64 and int32 are exact
 
+`status` is JSON beside it: the headline, the findings with their rows in `sites` (`found`) and what
+goes with them. What an older run or report lacks there is absent, so it needs no version.
+
 `view/frontend/src/types.ts` has the same names.
 """
 

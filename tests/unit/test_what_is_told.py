@@ -96,10 +96,10 @@ def test_the_row_of_an_own_rule_says_so():
 
 def test_every_kind_of_finding_has_a_badge_or_a_word():
     from probe_nb.analysis.finding import KINDS
-    from probe_nb.view.rows import _NAMED
+    from probe_nb.view.found import NAMED
 
     badges = {"non_finite", "overflow_risk", "exploding", "vanishing", "dead"}
-    assert set(KINDS) == badges | set(_NAMED)
+    assert set(KINDS) == badges | set(NAMED)
 
 
 # -- sentences -------------------------------------------------------------------------------------

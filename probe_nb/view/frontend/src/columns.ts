@@ -6,12 +6,15 @@ import { h, setAttribute, setText } from "./dom";
 import { fillTrend, fillValues, HISTOGRAM_WIDTH, TREND_WIDTH } from "./drawn";
 import { ABSENT, compact, count, exact, number, percent } from "./format";
 import type { ColumnName, PairName } from "./types";
-import { INF, severity, statusReason, VERDICTS } from "./words";
+import { INF, statusReason, VERDICTS } from "./words";
 
 const of = (name: ColumnName): Value => (data, row) => data.value(name, row);
 const before = (name: ColumnName): Value => (data, row) => data.before(name, row);
 const pair = (name: PairName): Value => (data, row) => data.pair(name, row);
 const status: Text = (data, row) => statusReason(data.value("status", row));
+
+/** The end of a path from its last name on, where numbers follow it. */
+const NUMBERED = /[^.]+(?:\.\d+)+$/;
 
 function fillModule(cell: HTMLElement, data: Data, row: number): void {
   const path = data.sites.paths[row] ?? "";
@@ -19,12 +22,13 @@ function fillModule(cell: HTMLElement, data: Data, row: number): void {
   let parts = cell.firstElementChild;
   if (!parts) {
     // the cell runs right to left so that the ellipsis eats the head of the path; bdi keeps the text itself intact
-    parts = h("bdi", { dir: "ltr" }, h("span", { class: "parents" }), h("span", { class: "name" }));
+    parts = h("bdi", { dir: "ltr" }, ...["parents", "around", "name"].map((name) => h("span", { class: name })));
     cell.append(parts);
   }
-  const cut = path.lastIndexOf(".") + 1;
-  setText(parts.firstElementChild as Element, path.slice(0, cut));
-  setText(parts.lastElementChild as Element, path.slice(cut));
+  const own = path.lastIndexOf(".") + 1;
+  const near = NUMBERED.exec(path)?.index ?? own; // a number alone says nothing: it is told with what is around it
+  const texts = [path.slice(0, near), path.slice(near, own), path.slice(own)];
+  texts.forEach((text, at) => setText((parts as Element).children[at] as Element, text));
 }
 
 function fillRole(cell: HTMLElement, data: Data, row: number): void {
@@ -42,7 +46,8 @@ function fillHealth(cell: HTMLElement, data: Data, row: number): void {
   if (data.inherited(row)) reasons.push("inherited from an earlier module");
   const shown = badges.slice(0, badges[1] && badges[1].bit === INF ? 2 : 1); // two long badges do not fit
   const rest = badges.length - shown.length;
-  say(cell, `${data.bits(row)}/${data.value("status", row)}`, reasons.join("; ") || "nothing unusual", () => {
+  const state = `${data.bits(row)}/${badges.map(({ tone, word }) => `${tone} ${word}`).join()}`;
+  say(cell, state, reasons.join("; ") || "nothing unusual", () => {
     if (!badges.length) return [h("span", { class: "fine" }, "ok")];
     const marks: HTMLElement[] = shown.map(({ tone, glyph, word }) => badge(tone, glyph, word));
     return rest > 0 ? [...marks, h("span", { class: "more" }, `+${rest}`)] : marks;
@@ -164,7 +169,7 @@ const COLUMNS: readonly Column[] = [
     fill: fillRole,
   },
   {
-    ...drawnColumn("health", "what is unusual, most severe first", 126, (data, row) => severity(data.bits(row), data.value("status", row)), fillHealth),
+    ...drawnColumn("health", "what is unusual, most severe first", 126, (data, row) => data.severity(row), fillHealth),
     align: "left",
     length: healthLength,
     of: "run",

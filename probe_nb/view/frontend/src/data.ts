@@ -1,13 +1,16 @@
 /** What is shown now: sites, status and numbers together, and which rows of them in which order. */
 import { NO_HISTORY } from "./history";
 import { FLOWS, type Sites } from "./sites";
-import type { ColumnName, Frame, History, PairName, Site, Status } from "./types";
-import { ABSENT_BIT, ANOMALY, badgesOf, DOWNSTREAM, severity, type Badge } from "./words";
+import type { ColumnName, Found, Frame, History, PairName, Site, Status } from "./types";
+import { ABSENT_BIT, badgesOf, DOWNSTREAM, isAnomaly, severity, severityOf, withFound, type Badge } from "./words";
+
+const NOTHING: readonly Found[] = [];
 
 /** One consistent picture; where the traits disagree about the rows, the shorter one counts. */
 export class Data {
   private ranksMade: Uint32Array | null = null;
   private executedMade: Uint32Array | null = null;
+  private foundMade: Map<number, Found[]> | null = null;
 
   constructor(
     readonly sites: Sites,
@@ -110,7 +113,36 @@ export class Data {
   }
 
   badges(row: number): readonly Badge[] {
-    return badgesOf(this.bits(row), this.value("status", row));
+    return withFound(badgesOf(this.bits(row), this.value("status", row)), this.found(row));
+  }
+
+  /** What was found of a row by the step that is shown: first what names it, else worst first. */
+  found(row: number): readonly Found[] {
+    return (this.foundMade ??= this.foundByRow()).get(row) ?? NOTHING;
+  }
+
+  private foundByRow(): Map<number, Found[]> {
+    const by = new Map<number, Found[]>();
+    const until = this.moment === null ? Infinity : (this.step ?? Infinity);
+    const known = this.status.findings.filter(({ step }) => step <= until);
+    const put = (row: number, each: Found): void => {
+      const mine = by.get(row);
+      if (mine) mine.push(each);
+      else by.set(row, [each]);
+    };
+    for (const each of known) if (each.row !== null) put(each.row, each);
+    for (const each of known) for (const row of each.others) put(row, each);
+    return by;
+  }
+
+  /** How bad a row is: by its badges, and by what was found of it. */
+  severity(row: number): number {
+    const found = this.found(row).map((each) => severityOf(each, this.status.findings.indexOf(each), each.row === row));
+    return Math.max(severity(this.bits(row), this.value("status", row)), ...found);
+  }
+
+  anomalous(row: number): boolean {
+    return this.badges(row).some(isAnomaly);
   }
 
   /** The step of a row that is not from the latest one, and says so; else -1. */
@@ -195,7 +227,7 @@ export function visibleRows(data: Data, choice: Choice, sortValue?: SortValue): 
   for (const row of data.executed) {
     if (choice.role && data.sites.rows[row]?.role !== choice.role) continue;
     if (choice.verdicts.size && !choice.verdicts.has(data.verdict(row))) continue;
-    if (choice.anomalies && !(data.bits(row) & ANOMALY)) continue;
+    if (choice.anomalies && !data.anomalous(row)) continue;
     if (words.length && !data.sites.matches(row, words)) continue;
     rows.push(row);
   }
@@ -223,7 +255,7 @@ const GRAVE = ["same", "close", "not_comparable", "only_in_candidate", "only_in_
 
 /** How bad a row is: of a comparison by its verdict, those that only follow from others after the rest. */
 export function gravity(data: Data, row: number): number {
-  if (!data.status.comparison) return severity(data.bits(row), data.value("status", row));
+  if (!data.status.comparison) return data.severity(row);
   const rank = 10 * GRAVE.indexOf(data.verdict(row));
   return rank + (data.pair("origin", row) > 0 ? 20 : 0) - (data.follows(row) ? 5 : 0);
 }

@@ -5,7 +5,7 @@
  */
 import {
   COLUMNS, PAIRS,
-  type About, type Comparison, type Frame, type Headline, type Moment, type Picture, type Site, type Status,
+  type About, type Comparison, type Found, type Frame, type Headline, type Moment, type Picture, type Site, type Status,
 } from "./types";
 
 const MAGIC = 0x31424e50;
@@ -220,6 +220,9 @@ export function parseStatus(value: unknown): Status {
     open: given.open === true,
     ended: text(given.ended),
     headline: { ...EMPTY_HEADLINE, ...given.headline },
+    findings: (given.findings ?? []).map(foundOf),
+    further: given.further ?? [],
+    left: given.left ?? 0,
     step: given.step === undefined || given.step === null || given.step < 0 ? null : given.step,
     steps: given.steps ?? 0,
     records: given.records ?? 0,
@@ -235,6 +238,19 @@ export function parseStatus(value: unknown): Status {
     unkept: given.unkept ?? [],
     dtype_limits: given.dtype_limits ?? {},
     comparison: given.comparison ? { ...NOTHING_COMPARED, ...given.comparison } : null,
+  };
+}
+
+function foundOf(given: Partial<Found>): Found {
+  return {
+    severity: given.severity ?? "note",
+    sign: text(given.sign),
+    word: text(given.word),
+    text: text(given.text),
+    advice: text(given.advice),
+    step: given.step ?? -1,
+    row: given.row ?? null,
+    others: given.others ?? [],
   };
 }
 

@@ -15,6 +15,9 @@ export function findings(data: Data, row: number): HTMLElement[] {
     ...(data.inherited(row) ? ["inherited from an earlier module"] : []),
   ];
   if (more.length) notes.push(h("p", { class: "finding facts" }, more.join("; ")));
+  for (const { row: named, advice } of data.found(row)) {
+    if (named === row && advice) notes.push(h("p", { class: "finding advice" }, h("b", {}, "try: "), advice));
+  }
   return notes;
 }
 
@@ -26,6 +29,7 @@ function later(data: Data, row: number, first: number): string {
 
 /** What speaks for a badge, in this row's own numbers where they say it best. */
 function evidence(data: Data, row: number, badge: Badge): string {
+  if (!badge.bit) return badge.why;
   const of = ` of ${plural(data.value("numel", row), "element")}`;
   const largest = data.status.dtype_limits[data.site(row).dtype]?.[2];
   const absmax = data.value("absmax", row);

@@ -1,9 +1,10 @@
 /** The first thing to read: the worst finding in one sentence, and under it how far the run has come. */
 import { h, setAttribute, setText } from "./dom";
 import { count, plural, shortDtype } from "./format";
-import type { Facts, Kind, Status } from "./types";
+import type { Facts, Found, Kind, Status } from "./types";
 
 const GLYPHS: Record<Kind, string> = { bad: "✕", warn: "!", ok: "✓", empty: "○" };
+const MARKS: Record<Found["severity"], string> = { error: "✕", warning: "!", note: "·" };
 const ENDINGS: Record<string, string> = {
   finished: "finished",
   stopped: "stopped",
@@ -23,14 +24,19 @@ export class HeadlineView {
   private readonly facts = h("span", {});
   private readonly cost = h("span", { title: NOT_MEASURED });
   private readonly fed = h("div", { class: "fed", hidden: true });
+  private readonly further = h("ul", { class: "further", hidden: true });
   private readonly notices = h("ul", { class: "notices" });
 
-  constructor(onOpen: () => void) {
+  constructor(
+    onOpen: () => void,
+    private readonly open: (row: number) => void,
+  ) {
     this.button = h("button", { type: "button", class: "headline", onclick: onOpen }, this.glyph, this.sentence);
     this.element = h(
       "header",
       { class: "top" },
       h("div", { role: "status", "aria-live": "polite" }, this.button, this.detail),
+      this.further,
       this.fed,
       h("div", { class: "facts" }, this.state, h("span", {}, this.facts, this.cost)),
       this.notices,
@@ -46,9 +52,27 @@ export class HeadlineView {
     setAttribute(this.button, "title", row === null ? null : "Show this row");
     setText(this.detail, detail);
     this.detail.hidden = detail === "";
+    this.showFurther(status);
     this.showFed(status);
     this.showState(status, frozen);
     this.showNotices(status);
+  }
+
+  /** What was found besides: the next findings, each with the way to its row. */
+  private showFurther({ findings, further, left }: Status): void {
+    const found = further.flatMap((at) => findings[at] ?? []);
+    const words = JSON.stringify([found.map(({ severity, text, row }) => [severity, text, row]), left]);
+    if (this.further.dataset.words === words) return; // what has the focus stays
+    this.further.dataset.words = words;
+    const items = found.map(({ severity, text, row }) => {
+      const line = [h("span", { class: "glyph", "aria-hidden": "true" }, MARKS[severity]), h("span", { class: "sentence" }, text)];
+      if (row === null) return h("li", { class: severity }, ...line);
+      const go = { type: "button", title: "Show this row", onclick: () => this.open(row) };
+      return h("li", { class: severity }, h("button", go, ...line));
+    });
+    if (left) items.push(h("li", {}, `and ${left} more: run.findings()`));
+    this.further.replaceChildren(...items);
+    this.further.hidden = items.length === 0;
   }
 
   /** Whether both runs were fed the same: without that nothing else means much. */

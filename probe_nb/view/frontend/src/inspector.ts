@@ -29,7 +29,10 @@ const LEAD = 4;
 
 export class Inspector {
   readonly element: HTMLElement;
-  private readonly headline = new HeadlineView(() => this.openCulprit());
+  private readonly headline = new HeadlineView(
+    () => this.openCulprit(),
+    (row) => this.guard(() => this.open(row)),
+  );
   private readonly toolbar = new Toolbar({
     choose: (change) => this.guard(() => this.choose(change)),
     freeze: (frozen) => this.guard(() => this.freeze(frozen)),

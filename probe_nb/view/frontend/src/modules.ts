@@ -5,7 +5,7 @@ import type { Data } from "./data";
 import type { Sites } from "./sites";
 import { setAttribute } from "./dom";
 import { ABSENT, count } from "./format";
-import { severity, statusReason } from "./words";
+import { statusReason } from "./words";
 
 /** The rows of a module; -1 where it has no such row. */
 interface Line {
@@ -64,8 +64,7 @@ function worst(data: Data, row: number): number {
   worsts.set(data, found);
   let at = found.get(line);
   if (at === undefined) {
-    const bad = (each: number): number => severity(data.bits(each), data.value("status", each));
-    at = line.rows.reduce((most, each) => (bad(each) > bad(most) ? each : most), line.head);
+    at = line.rows.reduce((most, each) => (data.severity(each) > data.severity(most) ? each : most), line.head);
     found.set(line, at);
   }
   return at;

@@ -1,7 +1,7 @@
 /** What stands around a row: the other tensors of its module, and what ran before and after. */
 import type { Data } from "./data";
 import { h } from "./dom";
-import { ANOMALY, VERDICTS } from "./words";
+import { isAnomaly, VERDICTS } from "./words";
 
 type Open = (row: number) => void;
 
@@ -15,7 +15,7 @@ export function markOf(data: Data, row: number): Mark | undefined {
   const verdict = VERDICTS[data.verdict(row)];
   if (verdict && data.follows(row)) return { glyph: verdict.glyph, tone: "" }; // its cause is loud enough
   if (verdict) return verdict.tone === "bad" || verdict.tone === "warn" ? verdict : undefined;
-  return data.badges(row).find((badge) => badge.bit & ANOMALY);
+  return data.badges(row).find(isAnomaly);
 }
 
 function nameOf(data: Data, row: number): string {

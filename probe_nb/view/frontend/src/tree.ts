@@ -6,7 +6,7 @@
  */
 import { gravity, type Data } from "./data";
 import { plural } from "./format";
-import { ANOMALY, BADGES, VERDICTS, type Tone } from "./words";
+import { BADGES, isAnomaly, VERDICTS, type Badge, type Tone } from "./words";
 
 export interface Mark {
   glyph: string;
@@ -95,12 +95,23 @@ function partsOf(data: Data, row: number): readonly string[] {
   return data.sites.parts[row] ?? [];
 }
 
-function list(item: number | Node, depth: number, data: Data, open: ReadonlySet<string>, listed: Listed): void {
+const NUMBER = /^\d+$/;
+
+/** List a row or a module; of one that has a number for a name `within` tells the ones around. */
+function list(
+  item: number | Node,
+  depth: number,
+  data: Data,
+  open: ReadonlySet<string>,
+  listed: Listed,
+  within = "",
+): void {
   if (typeof item === "number") {
     put(listed, item, depth);
     return;
   }
-  let [at, name] = [item, item.name];
+  let at = item;
+  let name = NUMBER.test(item.name) && within ? `${within}.${item.name}` : item.name;
   // a module that only holds another one is no step of its own
   for (let only = at.items[0]; at.items.length === 1 && typeof only === "object"; only = at.items[0]) {
     at = only;
@@ -109,7 +120,7 @@ function list(item: number | Node, depth: number, data: Data, open: ReadonlySet<
   const unfolded = open.has(at.key);
   const marks = marksOf(data, sitesIn(at));
   putGroup(listed, { key: at.key, name, depth, size: at.size, open: unfolded, marks });
-  if (unfolded) for (const each of at.items) list(each, depth + 1, data, open, listed);
+  if (unfolded) for (const each of at.items) list(each, depth + 1, data, open, listed, name);
 }
 
 function sitesIn(at: Node, found: number[] = []): number[] {
@@ -139,11 +150,17 @@ export function marksOf(data: Data, rows: readonly number[]): Mark[] {
       add(about.word, about.glyph, data.follows(row) ? "mute" : about.tone, gravity(data, row));
     } else {
       for (const each of data.badges(row)) {
-        if (each.bit & ANOMALY) add(each.word, each.glyph, data.inherited(row) ? "mute" : each.tone, -BADGES.indexOf(each));
+        if (isAnomaly(each)) add(each.word, each.glyph, data.inherited(row) && each.bit ? "mute" : each.tone, rankOf(each));
       }
     }
   }
   return [...found.values()].sort((a, b) => b.rank - a.rank).map(({ rank: _, ...mark }) => mark);
+}
+
+/** What was found and has no badge of its own: errors right after what is not finite, the rest last. */
+function rankOf(badge: Badge): number {
+  if (badge.bit) return -BADGES.indexOf(badge);
+  return badge.tone === "bad" ? -1.5 : -BADGES.length;
 }
 
 /** Fewer rows than this are no group. */

@@ -47,6 +47,22 @@ export interface Headline {
   row: number | null;
 }
 
+/** What was found, with the rows that it is about. */
+export interface Found {
+  severity: "error" | "warning" | "note";
+  sign: string;
+  /** What a row says of it; empty where badges of the frame do. */
+  word: string;
+  text: string;
+  advice: string;
+  /** The step from which it holds. */
+  step: number;
+  /** The row that is named; null where it is left out. */
+  row: number | null;
+  /** Further rows of which the same holds. */
+  others: number[];
+}
+
 /** Lowest exponent, highest exponent and largest value of a dtype. */
 export type Limits = [low: number, high: number, max: number];
 
@@ -55,6 +71,11 @@ export interface Status {
   open: boolean;
   ended: string;
   headline: Headline;
+  /** Worst first; of many the first ones. */
+  findings: Found[];
+  /** Places in `findings` of those said under the headline, and how many more there are. */
+  further: number[];
+  left: number;
   step: number | null;
   steps: number;
   records: number;

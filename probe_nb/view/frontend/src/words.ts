@@ -1,4 +1,5 @@
 /** Badges and statuses in words: the bits and codes are those of the Python side. */
+import type { Found } from "./types";
 
 export type Tone = "bad" | "warn" | "mute";
 
@@ -74,6 +75,34 @@ export function badgesOf(bits: number, status: number): readonly Badge[] {
 function absentBadge(status: number): Badge {
   const tone = status === FAILED ? "warn" : "mute";
   return { bit: ABSENT_BIT, glyph: "–", word: statusName(status), tone, why: statusReason(status) };
+}
+
+const TONES = { error: "bad", warning: "warn", note: "mute" } as const;
+const TONE_RANK = ["bad", "warn", "mute"];
+
+/** What was found of a row as badges: none of what its own badges say already. */
+export function withFound(badges: readonly Badge[], found: readonly Found[]): readonly Badge[] {
+  const more = new Map<string, Badge>();
+  for (const { severity: how, sign, word, text } of found) {
+    if (!word || more.has(word) || badges.some((badge) => badge.word === word)) continue;
+    more.set(word, { bit: 0, glyph: sign, word, tone: TONES[how] ?? "mute", why: text });
+  }
+  if (!more.size) return badges;
+  const known = badges.filter(({ bit }) => bit !== ABSENT_BIT);
+  return [...known, ...more.values()].sort((a, b) => TONE_RANK.indexOf(a.tone) - TONE_RANK.indexOf(b.tone));
+}
+
+/** Whether a badge is more than worth knowing. */
+export function isAnomaly({ bit, tone }: Badge): boolean {
+  return (bit & ANOMALY) !== 0 || (bit === 0 && tone !== "mute");
+}
+
+/** How bad the worst of what was found of a row is; `place` is its place among all. */
+export function severityOf({ severity: how }: Found, place: number, named: boolean): number {
+  if (how === "note") return 5;
+  const later = Math.min(place, 100) / 100;
+  if (!named) return 32 - later;
+  return how === "error" ? 96 - later : 34 - later;
 }
 
 /**
