@@ -127,6 +127,8 @@ def _dead(scene: Scene, sites: Sites, severity: Severity = "warning", why: str =
     site, limits = int(sites[0]), scene.limits
     share = scene.tally.window.zero_share(sites[:1])[0]
     now = float(share[scene.seen[site]][-1])
+    since = scene.since(site, share >= limits.dead_share)
+    born = since == int(scene.tally.begin["step"][site])
     words = "Nothing but zeros" if now == 1 else f"Hardly anything but zeros ({now:.2%})"
     return scene.finding(
         severity,
@@ -134,18 +136,32 @@ def _dead(scene: Scene, sites: Sites, severity: Severity = "warning", why: str =
         site,
         f"{words} in {scene.place(site)}",
         detail=[
-            (
-                f"in each of the last {limits.lasting} steps it was seen in, up to step "
-                f"{int(scene.tally.latest['step'][site])}"
-            ),
+            _how_long(scene, site, since),
             why,
             scene.same_in(len(sites) - 1),
         ],
-        step=scene.since(site, share >= limits.dead_share),
+        step=since,
         value=now,
         threshold=limits.dead_share,
         others=sites[1:],
+        advice=_FROM_THE_FIRST if born and scene.about(site).role == "output" else "",
     )
+
+
+def _how_long(scene: Scene, site: int, since: int) -> str:
+    """Write since when a site is dead: of what lies before the window nothing is known."""
+    last = int(scene.tally.latest["step"][site])
+    if since == int(scene.tally.begin["step"][site]):
+        return f"from its first step ({since}) to step {last}"
+    if since > int(scene.tally.window.steps[0]):
+        return f"from step {since} to step {last}"
+    return f"at least from step {since} to step {last}"
+
+
+_FROM_THE_FIRST: Final = (
+    "It never worked: look at the initialisation, the bias in front of it and the scale of its "
+    "input, or use LeakyReLU or GELU."
+)
 
 
 def saturated(scene: Scene) -> list[Finding]:

@@ -101,8 +101,27 @@ class Moves:
         found: Table = self.middle < self.scene.limits.update_ratio_low
         return found
 
-    def since(self, row: int, limit: float) -> int:
-        """Return since when a weight is moved that far."""
+    def first_too_far(self) -> tuple[int, int]:
+        """Return which weight is moved too far first, and since when.
+
+        What it does to the rest of the network follows from it, and may be far more. Of those that
+        begin at once it is the farthest.
+        """
+        since = {int(row): self._since(int(row)) for row in np.flatnonzero(self.high)}
+        row = min(since, key=lambda each: (since[each], -self.most[each]))
+        return row, since[row]
+
+    def limit(self, row: int) -> float:
+        """Return the largest of the limits that a weight exceeds."""
+        limits, most = self.scene.limits, self.most[row]
+        found = limits.update_ratio_rated
+        for each in (limits.update_ratio_beside, limits.update_ratio):
+            found = each if most > each else found
+        return found
+
+    def _since(self, row: int) -> int:
+        """Return since when a weight is moved too far."""
+        limit = self.limit(row)
         places = np.flatnonzero(self.there[row])
         values = self.ratios[row, places]
         medians = _medians(values, self.scene.limits.update_steps)

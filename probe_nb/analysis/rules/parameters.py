@@ -155,6 +155,18 @@ def _modules_besides(scene: Scene, sites: Sites) -> str:
     return f" ({plural(number, 'module')} in all)" if number > 1 else ""
 
 
+def _first_modules(scene: Scene, sites: Sites) -> str:
+    """Write in which modules parameters are: the first ones that run; empty if in one alone."""
+    names = list(dict.fromkeys(scene.name(site) for site in scene.by_execution(sites).tolist()))
+    if len(names) == 1:
+        return ""
+    more = f" and {len(names) - _FEW:,} more" if len(names) > _FEW else ""
+    return f" of {', '.join(names[:_FEW])}{more}"
+
+
+_FEW: Final = 4
+
+
 def _paths(scene: Scene, sites: Iterable[int]) -> Iterable[tuple[str, str]]:
     """Yield the module of each parameter, and every module around it."""
     for site in sites:
@@ -265,8 +277,8 @@ def _stuck(scene: Scene, owned: Owned, kind: str, sites: Sites, steps: int) -> F
         f"{name} has gradients and does not move{dtype}{more}",
         detail=[
             (
-                f"{plural(len(sites), 'parameter')}, the same in every statistic over {steps} "
-                "steps in which others moved"
+                f"{plural(len(sites), 'parameter')}{_first_modules(scene, sites)}, the same in "
+                f"every statistic over {steps} steps in which others moved"
             )
         ],
         step=int(scene.tally.window.steps[0]),

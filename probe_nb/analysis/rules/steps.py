@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from probe_nb.analysis.finding import Finding, Severity
@@ -33,11 +35,18 @@ def sudden_change(scene: Scene) -> list[Finding]:
     return [_change(scene, falls, "note")] if len(falls) else []
 
 
+_MOVED: Final = (
+    "Lower the learning rate of its group: an optimizer's step made it so. If that is right, look "
+    "at the gradient and the batch of the step before."
+)
+
+
 def _change(scene: Scene, sites: Sites, severity: Severity) -> Finding:
     tally, limits, step, bits = scene.tally, scene.limits, scene.changed.step, scene.changed.bits
     first = _first_change(scene, sites)
     when = int(step[first])
     site = scene.root_of(first, when)
+    moved = scene.about(site).role == "param"
     loss = not scene.about(site).module and scene.about(site).role == "grad_output"
     row = scene.once(("row", site, when), lambda: _row(scene, site, when))
     zero = bits[first] < -1000  # noqa: PLR2004 - stands for nothing at all
@@ -54,7 +63,7 @@ def _change(scene: Scene, sites: Sites, severity: Severity) -> Finding:
         site,
         f"{scene.place(site)} is {words} at step {when}"
         + (": it came from the loss" if loss else ""),
-        advice=FROM_THE_LOSS if loss else "",
+        advice=FROM_THE_LOSS if loss else _MOVED if moved else "",
         detail=[
             f"rms against its median over the steps before (alarm from {number(limit)} times)",
             f"{plural(same_step, 'other site')} changed in the same step" if same_step else "",

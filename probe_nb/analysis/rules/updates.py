@@ -35,15 +35,13 @@ def update_ratio(scene: Scene) -> list[Finding]:
 
 
 def _too_large(scene: Scene, owned: Owned, moves: Moves) -> Finding:
-    limits = scene.limits
-    row = int(np.argmax(np.where(moves.high, moves.most, 0.0)))
+    row, step = moves.first_too_far()
     value, rate = float(moves.most[row]), moves.rates[row]
-    limit = limits.update_ratio_rated
-    for each in (limits.update_ratio_beside, limits.update_ratio):
-        limit = each if value > each else limit
+    limit, most = moves.limit(row), row == int(np.argmax(np.where(moves.high, moves.most, 0.0)))
     whole = moves.high.sum() > max(len(moves.rows) / 2, 2)
     name = scene.name(int(owned.site[moves.rows[row]]))
-    of = f"{moves.high.sum()} of {len(moves.rows)} weights, most of all {name}," if whole else name
+    of = f"{moves.high.sum()} of {len(moves.rows)} weights, {'most' if most else 'first'} of all"
+    of = f"{of} {name}," if whole else name
     decay = rate is not None and rate.by_decay(value)
     what = "" if rate is None else f", {rate.words(decay=decay)}"
     more = [_beside_others(moves, row)] if rate is not None and moves.far_faster[row] else []
@@ -54,7 +52,7 @@ def _too_large(scene: Scene, owned: Owned, moves: Moves) -> Finding:
         row=int(moves.rows[row]),
         sentence=f"Updates of {of} are too large: {_times(value)} per step{what}",
         detail=[*more, _alarm(scene, "above", limit)],
-        step=moves.since(row, min(limits.update_ratio, value)),
+        step=step,
         value=value,
         threshold=limit,
         advice=_DECAY if decay else "",

@@ -358,6 +358,7 @@ class TestParameters:
         ]
         found = trained(model, torch.optim.Adam(groups, 1e-3)).findings()
         assert (found["module"].tolist(), found["kind"].tolist()) == (["side"], ["stuck"])
+        assert found["detail"][0].startswith("4 parameters of side.0, side.2, the same in every")
 
     def test_a_run_without_an_optimizer_is_not_judged_by_it(self):
         model = Net()

@@ -85,7 +85,23 @@ class TestDead:
         found = only(book, "dead")
         assert (found["module"], found["step"]) == ("relu", 0)
         assert found["value"] == pytest.approx(0.995)
+        assert found["detail"] == "from its first step (0) to step 3"
+        assert found["advice"].startswith("It never worked: look at the initialisation")
         assert kinds(book, dead_share=0.996) == []
+
+    @pytest.mark.parametrize(
+        ("steps", "dies", "said"),
+        [(9, 4, "from step 4 to step 8"), (300, 1, "at least from step ")],
+    )
+    def test_since_when_one_is_dead_is_said_as_far_as_it_is_known(self, steps, dies, said):
+        book = Book()
+        for step in range(steps):
+            book.add("relu", normal() if step < dies else np.zeros(32), kind="ReLU", step=step)
+            book.add("linear", normal(), step=step)
+        [found] = findings(book).query("kind == 'dead'").to_dict("records")
+        assert found["detail"].startswith(said)
+        assert "at least" in found["detail"] or found["detail"] == said
+        assert found["advice"].startswith("Lower the learning rate")
 
     def test_nine_zeros_of_ten_are_usual(self):
         values = np.zeros(1000)
@@ -264,6 +280,14 @@ class TestSuddenChange:
         assert (found["module"], found["step"], found["severity"]) == ("a", 8, "warning")
         assert found["value"] == pytest.approx(40.0)
         assert book.run().df.loc[found["rows"], "step"].tolist().count(8) == 1
+
+    def test_of_a_parameter_the_learning_rate_is_looked_at_first(self):
+        book = self.series([1.0] * 8 + [40.0] * 3, "param", leaf="weight")
+        for step in range(11):
+            book.add("a", normal(), step=step)
+        assert only(book, "sudden_change")["advice"].startswith("Lower the learning rate")
+        batch = only(self.series([1.0] * 8 + [40.0]), "sudden_change")
+        assert batch["advice"].startswith("Look at the batch of that step")
 
     def test_a_fall_too(self):
         found = only(self.series([1.0] * 8 + [0.01, 1.0]), "sudden_change")

@@ -198,6 +198,25 @@ class TestRates:
         assert (found["module"], found["step"]) == ("0", 0)
         assert found["value"] == pytest.approx(0.4, rel=1e-6)
 
+    def test_the_weight_that_was_moved_too_far_first_is_named_and_not_what_it_blew_up(self):
+        moved = {f"{n}.weight": f"optimizer.0.group{0 if n == 0 else 1}" for n in range(6)}
+        book = Book(info=info(config=ALL, moved={"model": moved}))
+        for step in range(12):
+            for n in range(6):
+                book.add(f"{n}", normal(seed=step), "param", leaf="weight", step=step)
+                book.add(f"{n}", normal(), step=step)
+            for n in range(6):
+                size = 0.5 if n == 0 else 0.001 if step < 5 else 100.0
+                book.add(f"{n}", normal(), "param_grad", leaf="weight", step=step)
+                book.add(f"{n}", normal(size), "update", leaf="weight", step=step,
+                         direction="optimizer")  # fmt: skip
+            settings(book, step, 30.0, **{"group1.lr": 0.05})
+        found = only(book, "update_ratio")
+        assert (found["module"], found["step"]) == ("0", 0)
+        assert "6 of 6 weights, first of all 0, are too large" in found["sentence"]
+        assert found["sentence"].endswith("at a learning rate of 30")
+        assert found["value"] == pytest.approx(0.5, rel=1e-6)
+
     def test_a_group_a_hundred_times_faster_than_the_others(self):
         assert kinds(self.training(0.12, lr=10.0, steps=20), "warning") == []
         found = only(self.training(0.12, lr=10.0, rate_of=0.1, steps=20), "update_ratio")
