@@ -83,3 +83,6 @@ def test_modules_and_groups_say_what_was_found_inside(shown):
     expect(body.locator(".badge")).to_have_text("! 4 alert")
     for name in ("body.1", "body.1.0", "body.1.1"):
         expect(shown.locator(".group .name").get_by_text(name, exact=True)).to_be_visible()
+    around = shown.locator("[role=row][aria-selected=true] .module .around")
+    expect(around).to_have_text("body.1.")
+    expect(around).to_be_visible()
