@@ -97,12 +97,16 @@ def remote(url: str) -> bool:
 
 
 @pytest.fixture
-def open_in_lab(page: Page, lab: Server) -> Callable[[Sequence[str] | Path], Notebook]:
+def open_in_lab(page: Page, lab: Server) -> Iterator[Callable[[Sequence[str] | Path], Notebook]]:
     """Open code cells, or a notebook file, in JupyterLab."""
-    return lambda cells: Notebook(page, lab, cells)
+    yield lambda cells: Notebook(page, lab, cells)
+    lab.end_kernels()
 
 
 @pytest.fixture
-def open_notebook(page: Page, server: Server) -> Callable[[Sequence[str] | Path], Notebook]:
+def open_notebook(
+    page: Page, server: Server
+) -> Iterator[Callable[[Sequence[str] | Path], Notebook]]:
     """Open code cells, or a notebook file, in JupyterLab and, as a second test, in Notebook 7."""
-    return lambda cells: Notebook(page, server, cells)
+    yield lambda cells: Notebook(page, server, cells)
+    server.end_kernels()
