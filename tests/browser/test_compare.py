@@ -63,7 +63,8 @@ def test_the_table_opens_where_the_runs_part(shown, report):
     expect(selected(shown)).to_be_visible()
     expect(selected(shown).locator(".module")).to_contain_text("1.norm")
     expect(selected(shown).locator(".verdict")).to_contain_text("diverges here")
-    expect(shown.locator(".detail table.both tbody tr")).to_have_count(11)
+    # six statistics, the elements, six counts
+    expect(shown.locator(".detail table.both tbody tr")).to_have_count(13)
     expect(shown.locator("body > div > div > div > table").first).to_be_hidden()
 
 

@@ -58,7 +58,8 @@ def test_an_output_that_is_written_anew_keeps_the_view_and_what_was_chosen(brows
     expect(views).to_have_count(1)
     assert views.first.evaluate("(host) => host.mine")  # it is the same one
     expect(search.first).to_have_value("2")
-    assert listeners() - before < 100  # a view has two hundred
+    # five views that are kept would have a thousand; rows that come into the table have some as well
+    assert listeners() - before < 400
     notebook.run(3)
     assert "modules" in notebook.output(3).first.inner_text()
 

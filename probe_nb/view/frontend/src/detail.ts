@@ -5,7 +5,7 @@ import { copying, expression } from "./copy";
 import type { Data } from "./data";
 import { h } from "./dom";
 import { ABSENT, count, plural } from "./format";
-import { findings } from "./findings";
+import { advices, findings } from "./findings";
 import { HeatView } from "./heatview";
 import { histogramOf } from "./histogram";
 import { counts, statistics } from "./numbers";
@@ -29,6 +29,7 @@ export class Detail {
   private readonly key = h("div", {});
   private readonly trend = new TrendView(() => this.again());
   private readonly kept: PictureView;
+  private readonly advice = h("div", { class: "advices" });
   private readonly numbers = h("div", { class: "numbers" });
   private readonly siblings: Siblings;
   private readonly around = h("div", {});
@@ -54,7 +55,7 @@ export class Detail {
     this.siblings = new Siblings(onSelect);
     const charts = h("div", { class: "charts" }, this.heat.element, this.values, this.trend.element, this.kept.element);
     const related = h("div", { class: "related" }, this.siblings.element, this.around);
-    this.whole = [this.who, charts, this.numbers, related];
+    this.whole = [this.who, charts, this.advice, this.numbers, related];
     this.sizes.observe(this.element);
   }
 
@@ -80,6 +81,8 @@ export class Detail {
     this.who.replaceChildren(...this.about(data, row));
     this.paint(data, row);
     const compared = data.frame.compared !== null;
+    // pictures before advice: what is seen says what is wrong
+    this.advice.replaceChildren(...(compared ? [] : advices(data, row)));
     this.numbers.replaceChildren(...(compared ? pairNumbers(data, row) : [statistics(data, row), counts(data, row)]));
     this.siblings.show(data, row);
     const stack = stackView(data.site(row).stack ?? "", data.sites.stacks);

@@ -15,10 +15,13 @@ export function findings(data: Data, row: number): HTMLElement[] {
     ...(data.inherited(row) ? ["inherited from an earlier module"] : []),
   ];
   if (more.length) notes.push(h("p", { class: "finding facts" }, more.join("; ")));
-  for (const { row: named, advice } of data.found(row)) {
-    if (named === row && advice) notes.push(h("p", { class: "finding advice" }, h("b", {}, "try: "), advice));
-  }
   return notes;
+}
+
+/** What to try, of the findings that name this row. */
+export function advices(data: Data, row: number): HTMLElement[] {
+  const own = data.found(row).filter(({ row: named, advice }) => named === row && advice);
+  return own.map(({ advice }) => h("p", { class: "finding advice" }, h("b", {}, "try: "), advice));
 }
 
 /** Where the numbers shown are not those of the first bad step: that they are not. */
