@@ -232,7 +232,9 @@ def test_everything_that_may_be_long_tells_how_far_it_is(tmp_path):
     script = f"import os\nos.chdir({str(tmp_path)!r})\n" + SOON.replace("0.0", "99.0") + WATCHED
     for number, line in enumerate(LINES):
         script += f"_ = {line}\nprint('<{number}>')\n"
-    text = seen(script)
+    text = seen(
+        script, TQDM_MININTERVAL="0"
+    )  # what is over in a tenth of a second is drawn as well
     told = [text[text.index("<begin>") : text.index("<0>")]]
     told += [text[text.index(f"<{n}>") : text.index(f"<{n + 1}>")] for n in range(len(LINES) - 1)]
     named = [list(dict.fromkeys(name for name, _ in BAR.findall(each))) for each in told]
