@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from probe_nb import torchless
 from probe_nb.dump.folders import TENSORS, folder_of
@@ -65,8 +65,35 @@ def write(folder: Path, name: str, kept: Kept, data: tensors.Bytes) -> TensorFil
     folder.mkdir(parents=True, exist_ok=True)
     file = TensorFile(folder / name, folder, kept.dtype, kept.shape)
     with whole(file.path, lasting=False) as opened:
-        torch.save(tensors.as_tensor(kept, data), opened)
+        into = _Unfailing(opened)
+        torch.save(tensors.as_tensor(kept, data), into)  # type: ignore[arg-type]
+        if into.failed is not None:
+            raise into.failed
     return file
+
+
+class _Unfailing:
+    """What torch writes into: what fails is kept, to be raised when torch is done.
+
+    The destructor of its writer writes the end of the archive, also after Ctrl-C and into a file
+    that is closed by then. An error there would not reach Python: it ends the process.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.failed: BaseException | None = None
+
+    def write(self, data: bytes) -> int:
+        """Write, as long as nothing has failed."""
+        if self.failed is None and not self._file.closed:
+            try:
+                self._file.write(data)
+            except BaseException as error:  # Ctrl-C as well
+                self.failed = error
+        return len(data)
+
+    def flush(self) -> None:
+        """Leave it to who opened the file."""
 
 
 class PtStream(Stream):
