@@ -181,7 +181,8 @@ class Answers(Records):
             `input_absmax`, `input_l2`, `input_mean`, `input_std` of all that the module was fed in
             the step; `grad_absmax`, `grad_l2` of the gradient as the optimizer saw it, else as the
             backward left it; `lr` of its group; `skipped`, whether the step was not made; `status`
-            of the update, such as `skipped_budget`. `pd.NA` means that there is no such number.
+            of the update, or why there is none, such as `"not_held"` where no named optimizer has
+            the parameter. `pd.NA` means that there is no such number.
 
             An optimizer that stepped several times in a step is told of with its last.
 
@@ -198,7 +199,7 @@ class Answers(Records):
         [['weight', 1.0, 1.0, 0.5, 0.5]]
         """
         self.flush()
-        return updates(self.columns, self.info.moved, step, module)
+        return updates(self.columns, self.info, step, module)
 
     def kept(self) -> pd.DataFrame:
         """Return one row per tensor that was to be kept: where it was seen, and if it is there.

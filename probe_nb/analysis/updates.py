@@ -10,6 +10,7 @@ import pandas as pd
 
 from probe_nb.store.columns import Columns
 from probe_nb.store.filters import at, chosen, steps_in
+from probe_nb.terms import RunInfo
 
 COLUMNS: Final = {
     **dict.fromkeys(("module", "parameter"), "str"),
@@ -19,7 +20,7 @@ COLUMNS: Final = {
     **dict.fromkeys(("input_absmax", "input_l2", "input_mean", "input_std"), "Float64"),
     **dict.fromkeys(("grad_absmax", "grad_l2", "lr"), "Float64"),
     "skipped": "boolean",
-    "status": "object",
+    "status": "str",
 }
 """The columns of `run.updates()` and their types; a terminal shows the first and the last ones."""
 
@@ -34,14 +35,16 @@ _KEY: Final = ["model", "module", "parameter", "step"]
 _OPTIMIZER: Final = ["api", "step"]
 _FLOATS: Final = ("float", "bfloat", "complex")
 
+NOT_ASKED: Final = "not_asked"  # `roles=` leaves updates out
+NOT_HELD: Final = "not_held"  # no named optimizer holds it, others do step
+NO_STEP: Final = "no_step"  # no named optimizer stepped
+SKIPPED: Final = "skipped"
+NO_GRADIENT: Final = "no_gradient"  # the optimizer that holds it stepped, and found none
+"""What stands as `status` where a parameter has no row of its update."""
 
-def updates(
-    columns: Columns,
-    moved: Mapping[str, Mapping[str, str]],
-    step: Any = None,
-    module: Any = None,
-) -> pd.DataFrame:
-    """Return the rows of `run.updates(step)`; `moved` says in which group each parameter is."""
+
+def updates(columns: Columns, info: RunInfo, step: Any = None, module: Any = None) -> pd.DataFrame:
+    """Return the rows of `run.updates(step)`; `info.moved` has the group of each parameter."""
     if isinstance(step, (int, np.integer)):
         step = at(int(step), steps_in(columns), "Nothing was recorded in")
     settings = chosen(columns, {"step": step, "role": ["state"], "direction": "optimizer"}, _READ)
@@ -57,8 +60,9 @@ def updates(
     inputs = rows[(rows["role"] == "input") & (rows["api"] == "")]  # not those of functions inside
     found = _with(found, _inputs(inputs), _MODULE)
     found["ratio"] = found["update_l2"] / found["param_l2"].where(found["param_l2"] > 0)
-    found = _with_settings(found, settings, moved)
-    return found[[*COLUMNS]].astype({k: v for k, v in COLUMNS.items() if k != "status"})
+    found = _with_settings(found, settings, info.moved)
+    found["status"] = _reasons(found, settings, rows, info)
+    return found[[*COLUMNS]].astype(COLUMNS)
 
 
 def _plain(rows: pd.DataFrame) -> pd.DataFrame:
@@ -154,3 +158,27 @@ def _with_settings(
         found, _last(rates, [*_OPTIMIZER, "group"], {"max": "lr"}), [*_OPTIMIZER, "group"]
     )
     return _with(found, _last(skipped, _OPTIMIZER, {"max": "skipped"}), _OPTIMIZER)
+
+
+def _reasons(
+    found: pd.DataFrame, settings: pd.DataFrame, rows: pd.DataFrame, info: RunInfo
+) -> pd.Series:
+    """Return the status of each update; of one that has no row, why it has none."""
+    roles = info.config.get("roles")
+    skipped = found["skipped"].astype("boolean").fillna(value=False)
+    taken = rows.loc[rows["direction"] == "optimizer", _KEY].drop_duplicates()
+    both = found[[*_KEY, "api"]].merge(taken, how="left", on=_KEY, indicator="seen")
+    looked = both["seen"].eq("both")
+    made = settings[settings["leaf"] != "skipped"]
+    steps = {*zip(made["api"], made["step"], strict=True)}
+    steps |= {*zip(found.loc[looked, "api"], found.loc[looked, "step"], strict=True)}
+    cases = {
+        NOT_ASKED: np.full(len(found), roles is not None and "update" not in roles),
+        NOT_HELD: (found["api"] == "") & bool(info.moved),
+        SKIPPED: skipped,
+        NO_STEP: looked,  # it was looked at before the step, in which somebody asks
+        NO_GRADIENT: [pair in steps for pair in zip(found["api"], found["step"], strict=True)],
+    }
+    holds = [np.asarray(each, np.bool_) for each in cases.values()]
+    why = pd.Series(np.select(holds, [*cases], NO_STEP), found.index, "str")
+    return found["status"].where(found["status"].notna(), why)

@@ -147,6 +147,7 @@ def test_a_step_that_the_scaler_skipped_says_so_and_shows_no_update():
     assert skipped["skipped"].all()
     assert skipped["update_l2"].isna().all()
     assert skipped["param_l2"].notna().all()
+    assert set(skipped["status"]) == {"skipped"}
     assert not frame[frame["step"] == 1]["skipped"].any()
     assert frame[frame["step"] == 1]["update_l2"].notna().all()
 
@@ -165,6 +166,7 @@ def test_parameters_of_an_optimizer_that_was_not_named_have_no_update():
     assert pd.isna(weight["update_l2"])
     assert pd.isna(weight["lr"])
     assert pd.isna(weight["skipped"])
+    assert weight["status"] == "not_held"
     assert row(frame, "0", "weight", 0)["update_l2"] > 0
 
 
@@ -205,6 +207,8 @@ def test_inside_hooks_of_the_users_the_step_is_there_as_far_as_it_has_come():
         assert before["input_l2"].notna().all()
         assert before["grad_l2"].tolist() == pytest.approx(after["grad_l2"].tolist())
         assert before["update_l2"].isna().all()
+        assert set(before["status"]) == {"no_step"}
+        assert set(after["status"]) == {"ok"}
         assert after["update_l2"].tolist() == pytest.approx(
             (0.1 * after["grad_l2"]).tolist(), rel=1e-5
         )
@@ -247,8 +251,31 @@ def test_what_was_not_recorded_is_not_there(roles):
     assert len(frame) == (4 if roles in ("param_grad", "update") else 0)
     assert frame["ratio"].isna().all()
     assert frame["input_l2"].isna().all()
+    assert set(frame["status"]) <= ({"not_asked"} if roles == "param_grad" else {"ok"})
     with pytest.raises(SelectionError, match=r"in step 99\. Step 0 is the only one\."):
         run.updates(99)
+
+
+def test_every_update_that_is_missing_has_its_reason():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    named = {"optimizer": optimizer}
+    with no_faults(), watching(model, **named) as run:
+        model(X).sum().backward()
+        model[2].weight.grad = None  # somebody takes it away
+        optimizer.step()
+        optimizer.zero_grad()
+        model(X).sum().backward()  # and this one is never stepped
+    frame = run.updates()
+    reasons = dict[int, set[str]]()
+    for step in range(2):
+        reasons[step] = set(frame[frame["step"] == step]["status"])
+    assert row(frame, "2", "weight", 0)["status"] == "no_gradient"
+    assert reasons == {0: {"ok", "no_gradient"}, 1: {"no_step"}}
+    with no_faults(), watching(model) as unnamed:
+        model(X).sum().backward()
+        optimizer.step()
+    assert set(unnamed.updates()["status"]) == {"no_step"}
 
 
 def test_a_run_that_was_saved_says_the_same(tmp_path):
