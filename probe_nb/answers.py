@@ -10,6 +10,7 @@ import pandas as pd
 from probe_nb import torchless
 from probe_nb.analysis import findings, missed
 from probe_nb.analysis.finding import Finding
+from probe_nb.analysis.listed import Whole
 from probe_nb.analysis.origins import Origin, first_nonfinite
 from probe_nb.analysis.tally import Tally
 from probe_nb.analysis.thresholds import with_changes
@@ -403,4 +404,4 @@ class Answers(Records):
         self.flush()
         found = missed.coverage(self.columns, self.info)
         frame = pd.DataFrame(found, columns=list(missed.COLUMNS))
-        return frame.astype({"rows": "Int64"})
+        return Whole(frame.astype({"rows": "Int64"}))

@@ -1,4 +1,4 @@
-"""Findings as a table that is read as it is printed: in a terminal the sentences, whole."""
+"""Tables of sentences, which pandas would cut short where they are shown."""
 
 from __future__ import annotations
 
@@ -17,12 +17,22 @@ _SHOWN: Final = ("severity", "step", "sentence", "detail", "advice")
 _WIDTH: Final = 100
 
 
-class Listed(pd.DataFrame):
-    """The DataFrame of `run.findings()`; what is cut out of it is an ordinary one."""
+class Whole(pd.DataFrame):
+    """A DataFrame whose texts a notebook shows whole; what is cut out of it is an ordinary one."""
 
     @property
     def _constructor(self) -> Callable[..., pd.DataFrame]:
         return pd.DataFrame
+
+    def _repr_html_(self) -> str | None:
+        """Write the table as pandas does, no text cut short."""
+        with pd.option_context("display.max_colwidth", None):
+            found: str | None = super()._repr_html_()  # type: ignore[misc]
+        return found
+
+
+class Listed(Whole):
+    """The DataFrame of `run.findings()`; in a terminal it is its sentences."""
 
     def __repr__(self) -> str:
         """Write each finding in a few lines, worst first."""

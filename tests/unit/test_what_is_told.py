@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from html import unescape
 
 import pandas as pd
 import pytest
@@ -216,6 +217,18 @@ def test_findings_in_a_notebook_are_whole_and_escaped():
     assert "<b>x" not in html
     assert "&lt;b&gt;x" in html
     assert "..." not in html
+
+
+def test_what_to_do_about_what_is_missing_is_shown_whole():
+    model = nn.ModuleDict({"<b>": nn.Linear(2, 1), "never": nn.Linear(2, 1)})
+    with probe.watch(model, live=False) as run:
+        model["<b>"](torch.ones(1, 2))
+    frame = run.coverage()
+    page = unescape(frame._repr_html_())
+    assert all(remedy in page for remedy in frame["remedy"])
+    assert max(len(remedy) for remedy in frame["remedy"]) > pd.options.display.max_colwidth
+    assert "<td><b>" not in frame._repr_html_()
+    assert type(frame.head(1)) is pd.DataFrame
 
 
 def test_a_healthy_run_has_nothing_found_in_words():
