@@ -75,7 +75,8 @@ class Answers(Records):
             beyond the largest. For gradients, `loss_scale` is the largest power of two that keeps
             them in the lowest quarter of the range; the smallest of these, in
             `frame.attrs["loss_scale"]`, fits all, and `lost` is the share that is below the
-            smallest number even then.
+            smallest number even then. `pd.NA` is a share that nobody knows: dumps of msProbe's
+            have no histograms.
 
         Raises:
             SelectionError: The dtype is none of these, or the step has no record.

@@ -183,7 +183,8 @@ class Records:
             without that number.
 
         Raises:
-            SelectionError: No such module, role or statistic.
+            SelectionError: No such module, role or statistic; or no step has that number: it was
+                not measured, or msProbe wrote no such number into its dump.
 
         >>> import torch, probe_nb as probe
         >>> model = torch.nn.Identity()

@@ -72,12 +72,23 @@ def what_if(columns: Columns, dtype: Any, step: int | None = None) -> pd.DataFra
     for column, values in {**shares, "loss_scale": scale, "lost": lost}.items():
         frame[column] = values
     frame.loc[~gradient, ["loss_scale", "lost"]] = np.nan
-    maybe = ("absmax", "underflow", "subnormal", "loss_scale", "lost")
+    frame = _without_guesses(frame, counts[sites].sum(axis=1) > 0)
+    maybe = ("absmax", "underflow", "subnormal", "overflow", "loss_scale", "lost")
     frame = frame.astype(dict.fromkeys(maybe, "Float64"))
-    worst = ["overflow", "underflow", "subnormal"]
-    frame = frame.sort_values(worst, ascending=False, kind="stable", ignore_index=True)
     frame.attrs["loss_scale"] = common
     return frame
+
+
+def _without_guesses(frame: pd.DataFrame, counted: Any) -> pd.DataFrame:
+    """Sort sites, worst first; of one without a histogram, as in dumps, no share is known.
+
+    That nothing of it overflows is known from its largest value.
+    """
+    worst = ["overflow", "underflow", "subnormal"]
+    order = frame.sort_values(worst, ascending=False, kind="stable").index
+    frame.loc[~counted, ["underflow", "subnormal", "lost"]] = np.nan
+    frame.loc[~counted & (frame["overflow"] > 0), "overflow"] = np.nan
+    return frame.loc[order].reset_index(drop=True)
 
 
 def _read(

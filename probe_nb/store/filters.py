@@ -14,6 +14,7 @@ import pandas as pd
 from probe_nb.errors import ConfigError, SelectionError, closest
 from probe_nb.exponents import Histogram
 from probe_nb.grammar import numbers_in
+from probe_nb.store import lacking
 from probe_nb.store.columns import Columns, Filter
 from probe_nb.store.table import COLUMNS, FIXED, OF_SITE, stored, to_frame
 from probe_nb.terms import COUNTS, ROLES, STATISTICS, STATUSES, shown
@@ -164,6 +165,9 @@ def line(
     found = joined(rows, stat).astype("float64")  # NaN, a gap in a line, where there is no number
     of = " ".join(filter(None, (module, api))) or shown(module)
     found.name = f"{of} {role} {stat}" + ("" if rank is None else f" rank {rank}")
+    if not found.notna().any():
+        of_them = {"leaf": leaf, "model": model, "api": api, "rank": rank}
+        lacking.refuse(of_site(columns, module, role, lacking.NAMES, **of_them), module, role, stat)
     return found
 
 

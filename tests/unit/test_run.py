@@ -204,6 +204,33 @@ def test_a_step_without_numbers_is_a_gap_in_the_history_and_not_a_zero():
         assert history.isna().tolist() == [False, True]
 
 
+DUMPED = {"std": math.nan, "zero_count": -1, "subnormal_count": -1, "at_max_count": -1}
+
+
+@pytest.mark.parametrize("stat", ["std", "zero_count", "at_max_count"])
+def test_a_number_that_a_source_never_had_is_refused_with_what_is_there(stat):
+    rows = [{"step": step, "mean": 2.0, **DUMPED} for step in (0, 1)]
+    there = "min, max, mean, l2, absmax, nan_count, posinf_count, neginf_count"
+    with pytest.raises(SelectionError, match=f"`output` row.*number for `{stat}`.*{there}"):
+        records.run(rows).history("layer", stat=stat)
+    assert records.run(rows).history("layer", stat="mean").tolist() == [2.0, 2.0]
+    whole = records.run([*rows, {"step": 2, "std": 3.0}]).history("layer", stat="std")
+    assert whole.isna().tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("status", ["not_asked", "meta", "skipped_budget", "has_nan", "failed"])
+def test_where_nothing_was_measured_a_history_says_why(status):
+    run = records.run([{"status": status, "step": step} for step in (0, 1)])
+    with pytest.raises(SelectionError, match=f"Status `{status}`: "):
+        run.history("layer", stat="l2")
+
+
+def test_a_history_of_nothing_but_nan_is_a_gap_in_every_step():
+    rows = [{"status": "no_finite", "nan_count": 4, "step": step} for step in (0, 1)]
+    assert records.run(rows).history("layer", stat="mean").isna().tolist() == [True, True]
+    assert records.run(rows).history("layer", stat="nan_count").tolist() == [4, 4]
+
+
 def test_a_call_without_numbers_does_not_weigh_in_the_mean():
     rows = [{"mean": 2.0, "numel": 1}, {"status": "no_finite", "numel": 100, "nan_count": 100}]
     assert records.run(rows).history("layer", stat="mean").tolist() == [2.0]

@@ -104,12 +104,12 @@ def grid(
         found = replace(found, bad=np.zeros_like(found.bad), first=None)
     if not np.isfinite(found.values).any() and not found.bad.any():
         raise SelectionError(
-            f"No `{role}` row that was asked for has a number for `{stat}`{_why(run)}"
+            f"No `{role}` row that was asked for has a number for `{stat}`{why_none(run)}"
         )
     return found
 
 
-def _why(run: Run) -> str:
+def why_none(run: Run) -> str:
     """Say why there is no number; what was not seen of a dump nobody knows."""
     if "dump" in run.info.config:
         return ": msProbe writes the smallest, the largest, the mean and the norm, no histogram."
@@ -255,5 +255,5 @@ def counted(
         before = found[step]
         found[step] = each if before is None else before if each is None else before + each
     if not any(found.values()):
-        raise SelectionError(f"Nothing was counted at `{shown(module)}` {role}{_why(run)}")
+        raise SelectionError(f"Nothing was counted at `{shown(module)}` {role}{why_none(run)}")
     return [*found], [*found.values()], str(rows["dtype"].iloc[-1])

@@ -23,6 +23,7 @@ from probe_nb.view.plots.data import (
     is_bad,
     laid_out,
     recorded,
+    why_none,
 )
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ def flow(run: Run, module: Modules, stat: str, step: int | None, model: str | No
     index = pd.MultiIndex.from_tuples([(*key, step) for key in keys])
     found = value.reindex(index).to_numpy(np.float64, na_value=np.nan)
     bad = is_bad(now).groupby([now[part] for part in groups], observed=True).any().reindex(index)
+    if not np.isfinite(found).any() and not is_bad(now).any():
+        raise SelectionError(f"No gradient of step {step} has a number for `{stat}`{why_none(run)}")
     return Flow(
         keys,
         found,
@@ -122,6 +125,8 @@ def of_step(grid: Grid, step: int) -> Flow:
 
 def _why(run: Run) -> str:
     """Say why there are no updates."""
+    if "dump" in run.info.config:
+        return ": msProbe's dumps have none."
     if "update" not in run.info.config.get("roles", ("update",)):
         return ": `roles=` left them out."
     if run.info.moved:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -152,6 +153,20 @@ class TestEdges:
 
     def test_whole_numbers_have_no_dtype_to_change(self):
         assert Book().add("ids", [5, 6], dtype="int64").run().what_if("float16").empty
+
+    def test_of_what_has_no_histogram_no_share_is_made_up(self):
+        book = Book().add("wide", [1e6, 1e-9], "grad_output").add("fits", [1.0, 1e-9])
+        for row in book.rows:
+            row |= {"hist_size": 0, "bins": [], "counts": []}
+        book.add("counted", [1.0, 1e-9])
+        frame = book.run().what_if("float16").set_index("module")
+        assert frame.index[0] == "wide"  # it overflows, nobody knows how much of it
+        for name in ("wide", "fits"):
+            assert frame.loc[name, ["underflow", "subnormal", "lost"]].isna().all()
+        assert pd.isna(frame.loc["wide", "overflow"])
+        assert frame.loc["wide", "loss_scale"] == 2.0**-6  # the largest under 16376 / 1e6
+        assert frame.loc["fits", "overflow"] == 0
+        assert frame.loc["counted", "underflow"] == 0.5
 
     def test_another_dtype_is_refused(self):
         with pytest.raises(SelectionError, match="closest are `float16`"):

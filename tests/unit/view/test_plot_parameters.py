@@ -155,6 +155,14 @@ def test_without_updates_it_is_said_how_they_are_recorded():
         records.run(alone).plot.update_ratios()
 
 
+def test_gradients_that_were_not_measured_are_no_empty_plot():
+    rows = [{"role": "param_grad", "leaf": "weight", "status": "not_asked"}]
+    with pytest.raises(SelectionError, match=r"number for `rms`; `run\.coverage\(\)`"):
+        records.run(rows).plot.gradient_flow()
+    with pytest.raises(SelectionError, match="msProbe's dumps have none"):
+        records.run(gradients(), config={"dump": "folder"}).plot.update_ratios()
+
+
 def test_where_updates_are_missing_although_the_optimizer_is_named_it_says_why():
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
