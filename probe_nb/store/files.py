@@ -6,7 +6,6 @@ an interrupted write leaves the old file whole.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import operator
 import os
@@ -22,13 +21,15 @@ from probe_nb.errors import RunFormatError
 from probe_nb.exponents import BINS
 from probe_nb.progress import Told, progress, silent
 from probe_nb.store import beside, sealed
+from probe_nb.store.about_one import as_info
 from probe_nb.store.blocks import ALL, GROUP, RAGGED, empty_block, whole
 from probe_nb.store.columns import Columns
 from probe_nb.store.keeping import Source, Tensors
+from probe_nb.store.newer import UPDATE, why
 from probe_nb.store.pieces import pieces
 from probe_nb.store.table import ABSENT, COLUMNS, DTYPES, OF_SITE, Arrays, Tables, to_frame
 from probe_nb.store.words import coded, words
-from probe_nb.terms import DIRECTIONS, ROLES, STATUSES, Made, RunInfo, Site
+from probe_nb.terms import DIRECTIONS, ROLES, STATUSES, RunInfo, Site
 
 T = TypeVar("T")
 
@@ -37,28 +38,6 @@ VERSION: Final = 1
 _KEY: Final = b"probe_nb"
 _TEXT: Final = (*OF_SITE, "dtype", "shape", "device", "checksum", "status")
 """What repeats; of numbers a dictionary costs twice the time and saves nothing."""
-
-_TYPES: Final[dict[str, Any]] = {
-    "name": str,
-    "created": str,
-    "models": dict,
-    "modules": int,
-    "config": dict,
-    "versions": dict,
-    "devices": list,
-    "rank": (int, type(None)),
-    "ended": str,
-    "steps": int,
-    "notices": list,
-    "unobserved": list,
-    "shared": dict,
-    "wrapped": dict,
-    "moved": dict,
-    "tree": list,
-    "world": (int, type(None)),
-    "processes": dict,
-    "unnamed_scaler": bool,
-}
 
 
 def save(
@@ -150,7 +129,7 @@ def load(
             columns.append(_block(table, columns.tables))
         info = as_info(about["info"])
     except beside.DAMAGE as error:
-        raise RunFormatError(f"Cannot read the run `{source}`: it is damaged ({error}).") from error
+        raise RunFormatError(f"Cannot read the run `{source}`: {why(error, about)}") from error
     if len(columns) < rows:
         raise OSError(f"Cannot read the run `{source}`: {columns.notices[-1]}")
     return columns, info
@@ -173,40 +152,14 @@ def table(path: str | os.PathLike[str], key: str, made: Callable[[pa.Table], T])
         found = beside.read(source, key)
         return None if found is None else made(found)
     except (*beside.DAMAGE, RunFormatError) as error:
-        raise RunFormatError(
-            f"Cannot read `{key}` of the run `{source}`: it is damaged ({error})."
-        ) from error
+        reason = why(error, _about(source))
+        raise RunFormatError(f"Cannot read `{key}` of the run `{source}`: {reason}") from error
 
 
 def _groups(source: Path, told: Told) -> Iterator[pa.Table]:
     for table, share in pieces(source):
         yield table
         told(size_of(source) * share)
-
-
-def as_info(found: Any) -> RunInfo:
-    """Return the description of a run, every field of the type that it has."""
-    info = RunInfo(**found)
-    for field in dataclasses.fields(RunInfo):
-        value, wanted = getattr(info, field.name), _TYPES[field.name]
-        if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
-            raise TypeError(f"`{field.name}` is {type(value).__name__}")
-    texts = [*info.notices, *info.devices, *info.models, *info.models.values()]
-    texts += [*info.shared, *info.shared.values(), *info.moved]
-    texts += [*info.wrapped, *info.wrapped.values()]
-    for groups in info.moved.values():
-        texts += [*groups, *groups.values()]
-    for module in info.unobserved:
-        texts += [module["model"], module["module"], module["type"], module["reason"]]
-    for process in info.processes.values():
-        texts += [*process, *(str(value) for value in process.values())]
-    for made in map(Made._make, info.tree):
-        texts += made[:3]
-        if not all(number is None or type(number) is int for number in made[3:]):
-            raise TypeError("a number is not a number")
-    if not all(isinstance(text, str) for text in texts):
-        raise TypeError("a text is not a text")
-    return info
 
 
 def _check_seal(source: Path) -> None:
@@ -234,7 +187,7 @@ def _about(source: Path) -> dict[str, Any]:
     if about["version"] > VERSION:
         raise RunFormatError(
             f"`{source}` is a run of format {about['version']}, this probe_nb reads up to "
-            f"{VERSION}. Update with: pip install -U probe-nb"
+            f"{VERSION}. {UPDATE}"
         )
     return about
 

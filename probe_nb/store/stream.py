@@ -21,8 +21,10 @@ from typing import Any, Final
 
 from probe_nb.errors import ConfigError, RunFormatError, notify
 from probe_nb.store import tensors
+from probe_nb.store.about_one import as_info
 from probe_nb.store.blocks import surely, whole
 from probe_nb.store.kept import Kept
+from probe_nb.store.newer import UnknownError, why
 from probe_nb.terms import RunInfo
 
 ABOUT: Final = "run.json"
@@ -185,14 +187,16 @@ def load(folder: Path) -> tuple[RunInfo, str]:
     Raises:
         RunFormatError: No tensors were streamed into it, or what it says is damaged.
     """
-    from probe_nb.store.files import as_info  # it knows of what is here
-
     try:
         about = json.loads((folder / ABOUT).read_text("utf-8"))
-        if about["format"] != tensors.FORMAT or about["version"] > tensors.VERSION:
-            raise ValueError(f"it is of format {about['version']}")  # noqa: TRY301
+        if about["format"] != tensors.FORMAT:
+            raise ValueError("it is of another format")  # noqa: TRY301
+        if about["version"] > tensors.VERSION:
+            raise UnknownError(f"it is of format {about['version']}")  # noqa: TRY301
         info = as_info(about["info"])
         mark = str(about["id"])
+    except UnknownError as error:
+        raise RunFormatError(f"Cannot read `{folder}`: {why(error, about)}") from error
     except (OSError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise RunFormatError(
             f"`{folder}` is no folder into which a run streamed tensors ({error})."

@@ -234,6 +234,39 @@ def test_a_run_of_a_newer_version_is_refused_and_says_what_to_do(trained, tmp_pa
         probe.load(path)
 
 
+NEWER = {
+    "a fact": lambda about: about["info"].update(unheard_of=1),
+    "a fact of another kind": lambda about: about["info"].update(
+        versions={"probe_nb": "9.0"}, devices={"cpu": 1}
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NEWER)
+def test_what_a_newer_version_says_of_a_run_is_no_damage(trained, tmp_path, case):
+    path = trained.save(tmp_path / "run")
+    described(path, NEWER[case])
+    with pytest.raises(RunFormatError, match="Update with: pip install") as caught:
+        probe.load(path)
+    assert "damaged" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "newer"),
+    [("0.0.9", False), (probe.__version__, False), ("0.10.0", True), ("9.0.0rc1", True), ("x", False)],
+)  # fmt: skip
+def test_words_of_a_newer_version_are_no_damage(trained, tmp_path, theirs, newer):
+    path = trained.save(tmp_path / "run")
+    described(path, lambda about: about["info"]["versions"].update(probe_nb=theirs))
+    table = pq.read_table(path)
+    place = table.schema.names.index("status")
+    table = table.set_column(place, "status", pa.array(["unheard_of"] * len(table)))
+    pq.write_table(table, path)
+    wrote = f"probe_nb {theirs} wrote it, and this is {probe.__version__} .*Update with"
+    with pytest.raises(RunFormatError, match=wrote if newer else "it is damaged"):
+        probe.load(path)
+
+
 BROKEN = {
     "another format": lambda about: about.update(format="something"),
     "no version": lambda about: about.pop("version"),

@@ -347,7 +347,7 @@ def test_files_of_another_run_in_the_folder_are_not_taken_for_its_own(tmp_path):
         "{",
         "[]",
         "{}",
-        '{"format": "probe_nb tensors", "version": 99, "id": "a", "info": {}}',
+        '{"format": "another", "version": 1, "id": "a", "info": {}}',
         None,
     ],
 )
@@ -355,6 +355,14 @@ def test_a_folder_that_is_none_of_ours_is_refused_in_words(tmp_path, text):
     if text is not None:
         (tmp_path / "run.json").write_text(text)
     with pytest.raises(RunFormatError, match="no folder into which a run streamed tensors"):
+        probe.load(tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"version": 99}, {"info": {"unheard_of": 1}}])
+def test_a_folder_of_a_newer_version_is_refused_as_that(tmp_path, change):
+    about = {"format": "probe_nb tensors", "version": 1, "id": "a", "info": {}}
+    (tmp_path / "run.json").write_text(json.dumps({**about, **change}))
+    with pytest.raises(RunFormatError, match="a newer version than this.*Update with"):
         probe.load(tmp_path)
 
 
