@@ -27,9 +27,9 @@ with probe.watch(model, live=False) as run:
     widget = Inspector(run)
     display(widget)
     for _ in range({rounds} + 1):
+        gc.collect()
         train(model, x)  # every row has a new record
         run.step()
-        gc.collect()
         begin = time.perf_counter()
         widget.refresh()
         took.append(1000 * (time.perf_counter() - begin))

@@ -62,10 +62,10 @@ class Groups:
         records: NDArray[np.intp] = self._by[found]
         return records
 
-    def last_of_site(self) -> NDArray[np.intp]:
-        """Return the group of each site's last step."""
+    def last_of_site(self) -> Any:
+        """Return the group of each site's last step, as an index."""
         if len(self.steps) == 1:
-            return np.arange(len(self.site))
+            return slice(None)
         return np.append(starts(self.site)[1:], len(self.site)) - 1
 
 

@@ -233,15 +233,16 @@ class Tally:
             groups.min(block["order"])[last] - self._base(block, groups)[groups.step_place[last]]
         )
         record, calls = groups.worst(found.bad_count)[last], groups.count[last]
-        latest = self.latest
-        known = latest["step"][site]
+        latest, sites = self.latest, together(site)
+        known = latest["step"][sites]
         newer, same = step > known, step == known
-        latest["calls"][site] = np.where(newer, calls, latest["calls"][site] + calls * same)
-        latest["order"][site[newer]] = order[newer]
+        latest["calls"][sites] = np.where(newer, calls, latest["calls"][sites] + calls * same)
+        latest["order"][sites] = np.where(newer, order, latest["order"][sites])
         if not newer.all():
             taken = newer | (same & (found.bad_count[record] >= _bad(latest, site)))
             site, record = site[taken], record[taken]
-        sites, records = together(site), together(record)
+            sites = together(site)
+        records = together(record)
         for name in KEPT:
             latest[name][sites] = block[name][records]
         latest["row"][sites] = self.rows + record

@@ -154,7 +154,7 @@ class Judge:
         }
         bits = np.zeros(tally.sites, np.int64)
         for bit, sites in which.items():
-            bits[sites] |= bit
+            bits += bit * sites
         if (culprit := self.culprit()) is not None:  # -Inf may be there on purpose elsewhere
             bits[culprit[1].site] |= NAN if culprit[0] == "NaN" else INF
         return bits
@@ -198,11 +198,14 @@ class Judge:
     def _masks(self) -> NDArray[np.bool_]:
         """Tell which inputs and buffers hold the lowest number of their dtype, as masks do."""
         latest, role = self.tally.latest, self.tally.role
+        reached: NDArray[np.bool_] = latest["at_max_count"] > 0
+        if not reached.any():
+            return reached
         names = self.tally.columns.tables.dtypes.values
         limits = np.array([*(LIMITS[n][2] if n in LIMITS else np.inf for n in names), np.inf])
         taken: NDArray[np.bool_] = (role == ROLES.index("input")) | (role == ROLES.index("buffer"))
         lowest: NDArray[np.bool_] = latest["min"] <= -limits[latest["dtype"]]
-        return taken & lowest & (latest["at_max_count"] > 0)
+        return taken & lowest & reached
 
     def _notes(self) -> list[str]:
         notes = []

@@ -32,6 +32,15 @@ if TYPE_CHECKING:
 _LISTED: Final = 100
 """Unobserved modules and notices that are sent; the rest is counted."""
 
+_FIXED: Final = compact(
+    {
+        "stat_names": list(COLUMNS),
+        "spark": "absmax",
+        "dtype_limits": {name: list(limits) for name, limits in LIMITS.items()},
+    }
+)[1:-1]
+"""What is the same in every status."""
+
 
 @contextlib.contextmanager
 def reading(run: Records) -> Iterator[FrameBuilder]:
@@ -78,24 +87,27 @@ class FrameBuilder:
     ) -> None:
         """Build frames of these records; a `live` one is asked several times a second.
 
+        The updates of a live one leave the trend out, which is sent less often.
         Calls and kept tensors are those of the run `beside`, which itself is not held.
         """
         self.tensors = None if beside is None else beside.tensors
         self.stacks = Stacks(None if beside is None else beside.call_table)
         self.tally = Tally(columns)
         self.judge = Judge(self.tally, unhurried=live)
+        self._live = live
         self.info = info
         self._lines: list[str] = []
         self._begins: list[str] = []
         self._ends: dict[tuple[int, ...], str] = {}
         self._keys: NDArray[np.int64] = np.empty((4, 0), np.int64)
         self._told: tuple[list[Finding] | None, str] = None, ""
+        self._unseen: tuple[Any, str] = None, ""
 
     def update(self) -> tuple[str | None, str, bytes]:
         """Read what is new; return the sites if they changed, the status and the frame."""
         self.tally.read()
         changed = self._describe()
-        return self.sites() if changed else None, self.status(), self.frame()
+        return self.sites() if changed else None, self.status(), self.frame(trend=not self._live)
 
     def verdict(self) -> Verdict:
         """Return the headline of what was read."""
@@ -178,19 +190,26 @@ class FrameBuilder:
             "records": tally.records,
             "modules": len(tally.listed),
             "facts": self._facts(),
-            "missed_text": missed_of(tally, info),
-            # before the first forward nothing has been missed yet
-            "unobserved": _unobserved(info) if tally.rows or info.ended != "open" else [],
             "notices": [str(each) for each in info.notices[:_LISTED]],
             "truncated": truncated,
-            "stat_names": list(COLUMNS),
-            "spark": "absmax",
             "spark_steps": tally.window.steps.tolist(),
             "keeps": self.tensors is not None and self.tensors.any,
             "unkept": self._unkept(rows),
-            "dtype_limits": {name: list(limits) for name, limits in LIMITS.items()},
         }
-        return f"{compact(status)[:-1]},{self._findings(rows)}}}"
+        parts = (compact(status)[:-1], _FIXED, self._missed(), self._findings(rows))
+        return f"{','.join(parts)}}}"
+
+    def _missed(self) -> str:
+        """Return what was not seen, as JSON: written anew only when there is more or less of it."""
+        info, tally = self.info, self.tally
+        # before the first forward nothing has been missed yet
+        known = bool(tally.rows) or info.ended != "open"
+        key = [*info.unobserved], len(tally.listed), known
+        if self._unseen[0] != key:
+            unobserved = _unobserved(info) if known else []
+            told = {"missed_text": missed_of(tally, info), "unobserved": unobserved}
+            self._unseen = key, compact(told)[1:-1]
+        return self._unseen[1]
 
     def _findings(self, rows: NDArray[np.intp] | None) -> str:
         """Return the findings, as JSON: written anew only when the rules were asked again."""
@@ -215,11 +234,15 @@ class FrameBuilder:
 
     # -- frame -----------------------------------------------------------------------------------
 
-    def frame(self, rows: NDArray[np.intp] | None = None) -> bytes:
+    def frame(self, rows: NDArray[np.intp] | None = None, *, trend: bool = True) -> bytes:
         """Return the numbers; of the chosen rows only, in their order."""
         columns, *histograms = self.numbers(rows)
-        peaks = self.tally.window.peaks[slice(None) if rows is None else rows]
-        return wire.frame(columns, peaks, *histograms)
+        peaks = self.tally.window.peaks[:, slice(None if trend else 0)]
+        return wire.frame(columns, peaks if rows is None else peaks[rows], *histograms)
+
+    def trend(self) -> bytes:
+        """Return the absmax of the last steps."""
+        return wire.trend(self.tally.window.steps, self.tally.window.peaks)
 
     def numbers(self, rows: NDArray[np.intp] | None = None) -> wire.Numbers:
         """Return the latest numbers; of the chosen rows only, in their order."""

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 WIDGET_VIEW: Final = "application/vnd.jupyter.widget-view+json"
 
+SELDOM: Final = 4
+"""An open run sends its trend once in so many updates: in a second."""
+
 
 def _source() -> str:
     try:
@@ -71,14 +74,14 @@ class Shown(anywidget.AnyWidget):
     refused = traitlets.Unicode().tag(sync=True)
     key = traitlets.Unicode().tag(sync=True)
 
-    def __init__(self, source: Source) -> None:
-        """Show what `source` has now."""
+    def __init__(self, source: Source, **more: Any) -> None:
+        """Show what `source` has now, and what only one kind of it has."""
         self._source = source
         self._refused: dict[str, str] = {}
         self._answers: dict[str, Callable[[dict[str, Any]], None]] = {}
         _, status, frame = source.update()
         key = secrets.token_hex(8)
-        super().__init__(sites=source.sites(), status=status, frame=frame, key=key)
+        super().__init__(sites=source.sites(), status=status, frame=frame, key=key, **more)
         self.on_msg(self._asked)
 
     def _asked(self, _: Any, question: Any, __: Any) -> None:
@@ -119,15 +122,32 @@ class Shown(anywidget.AnyWidget):
 
 
 class Inspector(Shown):
-    """A table of every site of a run."""
+    """A table of every site of a run.
+
+    Attributes:
+        trend: The largest magnitude in the last steps, as bytes; as large as all the rest, and
+            therefore sent less often.
+    """
+
+    trend = traitlets.Bytes().tag(sync=True)
 
     def __init__(self, run: Run, builder: FrameBuilder | None = None) -> None:
         """Show `run` as it is now; `builder` may have read some of it already."""
         run.flush()
         self._builder = builder or FrameBuilder(run.columns, run.info, live=True, beside=run)
-        super().__init__(self._builder)
+        self._builder.tally.read()
+        self._updates = 0
+        super().__init__(self._builder, trend=self._builder.trend())
         self._answers["picture"] = self._draw
         self._answers["history"] = self._remember
+
+    def refresh(self) -> None:
+        """Send what is new, in one message; the trend now and then, and at the end."""
+        with self.hold_sync():
+            super().refresh()
+            self._updates += 1
+            if self._updates % SELDOM == 0 or self._builder.info.ended != "open":
+                self.trend = self._builder.trend()
 
     def _plain(self) -> tuple[str, str]:
         return html.static(self._builder), text.lines_of(self._builder)

@@ -31,6 +31,13 @@ A picture of a kept tensor (version 4); several may follow one another:
                     and what is drawn, or `why` nothing is; see `picture`
     float64 [H][W]  the cells, in which float64 and int32 are exact
 
+The trend of a run that may go on (version 5) is as large as all the rest, so it comes less often,
+and the frames beside it have S = 0. Rows that are newer than it have none:
+
+    uint32  [8]     magic, version 5, R rows, S steps, 0, 0, 0, 0
+    float64 [S]     the steps, oldest first
+    float64 [R][S]  absmax per step, as in a frame
+
 `status` is JSON beside it: the headline, the findings with their rows in `sites` (`found`) and what
 goes with them. What an older run or report lacks there is absent, so it needs no version.
 
@@ -54,6 +61,7 @@ VERSION: Final = 1
 COMPARED: Final = 2
 MOMENTS: Final = 3
 PICTURE: Final = 4
+TREND: Final = 5
 
 COLUMNS: Final = (
     *("order", "step", "calls", "numel", *STATISTICS, *COUNTS),
@@ -140,6 +148,12 @@ def moments(steps: Any, rows: Any, frames: list[bytes]) -> bytes:
     head = (MAGIC, MOMENTS, len(steps), len(rows), 0, 0, 0, 0)
     blocks = ((np.array(head), "<u4"), (np.asarray(steps), "<f8"), (np.asarray(rows), "<u4"))
     return b"".join([joined(*blocks), *frames])
+
+
+def trend(steps: NDArray[np.int64], peaks: NDArray[np.float64]) -> bytes:
+    """Write the absmax of each row in some steps."""
+    head = (MAGIC, TREND, *peaks.shape, 0, 0, 0, 0)
+    return joined((np.array(head), "<u4"), (steps, "<f8"), (peaks, "<f8"))
 
 
 def compact(value: Any) -> str:

@@ -57,7 +57,7 @@ class Scene:
         found: T = self._memory[key]
         return found
 
-    def latest(self, name: str, key: Hashable, make: Callable[[], T]) -> T:
+    def latest(self, name: Hashable, key: Hashable, make: Callable[[], T]) -> T:
         """Return what was made for a name, anew if its key is another one."""
         found: tuple[Hashable, T] | None = self._memory.get(name)
         if found is None or found[0] != key:
@@ -76,8 +76,9 @@ class Scene:
         return self.tally.columns.tables.sites.values[site]
 
     def of_role(self, *roles: str, direction: int | None = None) -> Sites:
-        """Return the sites of some roles."""
-        return self.once_here((roles, direction), lambda: self._of_role(roles, direction))
+        """Return the sites of some roles: the same as long as no site is added."""
+        key = self.tally.sites
+        return self.latest((roles, direction), key, lambda: self._of_role(roles, direction))
 
     def _of_role(self, roles: tuple[str, ...], direction: int | None) -> Sites:
         wanted = np.zeros(len(ROLES), np.bool_)
@@ -85,7 +86,9 @@ class Scene:
         found = wanted[self.tally.role]
         if direction is not None:
             found &= self.tally.direction == direction
-        return np.flatnonzero(found)
+        sites = np.flatnonzero(found)
+        sites.flags.writeable = False  # others will be given them
+        return sites
 
     def of_type(self, sites: Sites, types: Iterable[str]) -> Sites:
         """Return those of some sites whose module is of one of these classes."""

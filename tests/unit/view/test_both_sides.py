@@ -17,7 +17,7 @@ from tests.unit.view.make_runs import hundred_layers
 ODD = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e300, -1e300, 5e-324, 1 / 3, 2.0**53 + 2)
 READER = """
 import { readFileSync } from "node:fs";
-import { decodeFrame, decodeMoments, decodePictures } from "SOURCES/decode";
+import { decodeFrame, decodeMoments, decodePictures, decodeTrend } from "SOURCES/decode";
 const hex = (a) => Buffer.from(a.buffer, a.byteOffset, a.byteLength).toString("hex");
 const hexes = (o) => Object.fromEntries(Object.entries(o).map(([name, each]) => [name, hex(each)]));
 const plain = (frame) => frame && {
@@ -28,6 +28,7 @@ const plain = (frame) => frame && {
 const past = ({ moments, rows }) => ({ rows: [...rows],
   moments: moments.map(({ step, frame }) => ({ step, frame: plain(frame) })) });
 const read = { frame: (b) => plain(decodeFrame(b)), moments: (b) => past(decodeMoments(b)),
+  trend: (b) => { const { sparkLength, ...rest } = decodeTrend(b); return { sparkLength, ...hexes(rest) }; },
   pictures: (b) => decodePictures(b).map((p) => ({ ...p, cells: hex(p.cells) })) };
 const found = {};
 for (const file of process.argv.slice(2)) {
@@ -126,6 +127,15 @@ def test_moments_arrive_bit_by_bit(read):
     assert [moment["step"] for moment in got["moments"]] == steps
     for moment, (_, holds) in zip(got["moments"], frames, strict=True):
         assert_is(moment["frame"], holds)
+
+
+@pytest.mark.parametrize(("rows", "steps"), [(0, 0), (7, 3), (20, 32)])
+def test_a_trend_arrives_bit_by_bit(read, rows, steps):
+    peaks, at = odd(rows, steps), np.arange(steps) * 3 - 1
+    got = read(trend=("trend", wire.trend(at, peaks)))["trend"]
+    assert got["spark"] == peaks.tobytes().hex()
+    assert got["sparkSteps"] == at.astype("<f8").tobytes().hex()
+    assert got["sparkLength"] == steps
 
 
 def test_pictures_arrive_bit_by_bit(read):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import sys
 import warnings
 
@@ -87,6 +88,15 @@ def frames(sent):
     return [keys for keys in sent if "frame" in keys]
 
 
+def trend_of(widget):
+    """Read a trend by its description alone: its steps, and the numbers row by row."""
+    magic, version, rows, steps, *rest = struct.unpack_from("<8I", widget.trend)
+    assert (magic, version, rest) == (0x31424E50, 5, [0, 0, 0, 0])
+    assert len(decode(widget.frame)["spark"].tobytes()) == 0
+    at, *table = np.frombuffer(widget.trend, "<f8", -1, 32).reshape(rows + 1, steps).tolist()
+    return at, table
+
+
 class TestPace:
     def test_at_most_four_frames_a_second_whatever_the_steps(self, front_end):
         training = Training()
@@ -117,6 +127,22 @@ class TestPace:
         assert front_end == [["frame", "sites", "status"]]
         training.train(1.0)
         assert front_end[1:] == [["frame", "status"]]
+
+    def test_the_trend_is_sent_once_a_second_and_at_the_end(self, front_end):
+        training = Training()
+        training.view.open()
+        widget, largest = training.screen.shown[0], [4.0, 1.0, INF, 2.0, 8.0]
+        assert trend_of(widget) == ([], [])
+        front_end.clear()
+        for value in largest:
+            training.train(1.0, [value, -1.0])
+        assert ["trend" in keys for keys in frames(front_end)] == [False, False, False, True, False]
+        assert trend_of(widget) == ([0, 1, 2, 3], [largest[:4]])
+        last = []
+        widget.observe(lambda change: last.append(change["new"]), "trend")
+        training.end()
+        assert trend_of(widget) == ([0, 1, 2, 3, 4], [largest])
+        assert last == [widget.trend]
 
     def test_force_does_not_wait(self, front_end):
         training = Training()
@@ -264,7 +290,7 @@ class TestInspector:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             state = widget.get_state()
-            for name in ("frame", "history", "picture"):
+            for name in ("frame", "trend", "history", "picture"):
                 assert isinstance(state.pop(name), bytes)
             text = json_packer(state).decode()
         strict(text)

@@ -13,6 +13,7 @@ const RUN = 1;
 const COMPARISON = 2;
 const MOMENTS = 3;
 const PICTURE = 4;
+const TREND = 5;
 const HEADER_BYTES = 32;
 
 const EMPTY_HEADLINE: Headline = {
@@ -76,6 +77,17 @@ export function decodeMoments(value: unknown): { moments: Moment[]; rows: Uint32
   const moments = [...steps].map((step) => ({ step, frame: frameAt(reader) }));
   if (moments.some(({ frame }) => frame.rows !== size)) throw new Error("a moment has not the rows of the others");
   return { moments, rows };
+}
+
+/** The trend of a run that goes on, as parts of its frame; null where there is none. */
+export function decodeTrend(value: unknown): Pick<Frame, "spark" | "sparkLength" | "sparkSteps"> | null {
+  const bytes = asBytes(value);
+  if (bytes.byteLength === 0) return null;
+  const reader = new Reader(bytes);
+  const [magic = 0, version = 0, rows = 0, sparkLength = 0] = reader.begin();
+  if (magic !== MAGIC || version !== TREND) throw new Error(`the trend has version ${version}, ${TREND} expected`);
+  const sparkSteps = reader.take(Float64Array, sparkLength);
+  return { spark: reader.take(Float64Array, rows * sparkLength), sparkLength, sparkSteps };
 }
 
 /** Pictures of kept tensors, one after the other. */

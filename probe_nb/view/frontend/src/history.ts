@@ -98,8 +98,8 @@ function wide(frame: Frame, rows: Uint32Array, size: number): Frame {
 
 /** A moment to be shown: rows stand where they do now, and the trend is that of the whole run. */
 export function shown({ frame }: Moment, latest: Frame): Frame {
-  const { spark, sparkLength, columns } = latest;
-  return { ...frame, spark, sparkLength, columns: { ...frame.columns, order: columns.order } };
+  const { spark, sparkLength, sparkSteps, columns } = latest;
+  return { ...frame, spark, sparkLength, sparkSteps, columns: { ...frame.columns, order: columns.order } };
 }
 
 function each(column: (name: ColumnName) => Float64Array): Record<ColumnName, Float64Array> {

@@ -83,7 +83,7 @@ function sparkPoints(data: Data, row: number, side: Side): Point[] {
   const frame = side === "before" ? data.frame.compared?.baseline : data.frame;
   if (!frame) return [];
   const values = data.spark(row, frame);
-  const steps = data.status.spark_steps;
+  const steps = frame.sparkSteps ?? data.status.spark_steps;
   const last = data.status.step ?? values.length - 1;
   return Array.from(values, (value, at) => {
     const step = steps.length === values.length ? (steps[at] as number) : last - (values.length - 1 - at);

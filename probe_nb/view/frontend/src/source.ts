@@ -2,7 +2,7 @@
 import type { Asks } from "./asks";
 import { Data } from "./data";
 import { Sites } from "./sites";
-import { decodeFrame, emptyFrame, parseSites, parseStatus } from "./decode";
+import { decodeFrame, decodeTrend, emptyFrame, parseSites, parseStatus } from "./decode";
 import { shown } from "./history";
 import { Past } from "./past";
 import type { Model, Status } from "./types";
@@ -15,6 +15,7 @@ export class Source {
   private sites = new Sites([]);
   private parsed = parseStatus("");
   private latest = emptyFrame();
+  private trend: ReturnType<typeof decodeTrend> = null;
 
   constructor(
     private readonly model: Model,
@@ -32,7 +33,10 @@ export class Source {
 
   /** Take in the numbers that came, shown or not: each step may be gone back to. */
   receive(): void {
+    this.take("trend", (bytes) => (this.trend = decodeTrend(bytes)));
     this.take("frame", (bytes) => (this.latest = decodeFrame(bytes)));
+    // what comes less often stands beside the newest numbers
+    if (this.trend) this.latest = { ...this.latest, ...this.trend };
     this.past.update(this.status, this.latest);
     this.past.ask(this.status, false);
   }

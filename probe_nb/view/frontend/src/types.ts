@@ -128,6 +128,8 @@ export interface Frame {
   /** `rows` times `sparkLength` values, oldest first; NaN absent, Infinity a non-finite step. */
   spark: Float64Array;
   sparkLength: number;
+  /** The steps of the spark where it came by itself; else the status has them. */
+  sparkSteps?: ArrayLike<number> | undefined;
   /** Histogram of row i: entries `offsets[i]` to `offsets[i + 1]`. */
   offsets: Uint32Array;
   bins: Uint16Array;

@@ -9,7 +9,7 @@ import slider from "./slider.css";
 import table from "./table.css";
 import css from "./widget.css";
 
-const KEYS = ["sites", "status", "frame", "history", "picture", "refused"];
+const KEYS = ["sites", "status", "frame", "trend", "history", "picture", "refused"];
 
 /** What stands on a page for one model. */
 interface View {

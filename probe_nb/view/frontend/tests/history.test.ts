@@ -8,6 +8,7 @@ import { histogramOf } from "../src/histogram";
 import { bothOf } from "../src/compared";
 import { bytesOf, NO_HISTORY, Received, shown, widened } from "../src/history";
 import { Past } from "../src/past";
+import { series, STATISTICS, type Statistic } from "../src/series";
 import { Source } from "../src/source";
 import type { Frame, Model } from "../src/types";
 import { encode, site, sitesJson, status, type Row } from "./fake";
@@ -228,4 +229,34 @@ test("a chosen step is shown whatever comes, until the newest is followed again"
   source.choose(null);
   assert.equal(source.now(source.bare()).moment, null);
   assert.deepEqual([...source.now(source.bare()).frame.columns.mean], [50, 51]);
+});
+
+test("a trend that comes by itself stands beside newer numbers, and knows its own steps", () => {
+  const spark = [1, 2, 3, 4];
+  const bytes = new DataView(new ArrayBuffer(32 + 8 * (2 + spark.length)));
+  [0x31424e50, 5, 2, 2].forEach((value, at) => bytes.setUint32(4 * at, value, true));
+  [7, 9, ...spark].forEach((value, at) => bytes.setFloat64(32 + 8 * at, value, true));
+  const state: Record<string, unknown> = {
+    sites: sitesJson(rows(3, 1)),
+    status: JSON.stringify(status({ open: true, step: 11, spark_steps: [10, 11] })),
+    frame: encode(rows(3, 1), 0),
+    trend: bytes,
+  };
+  const model: Model = { get: (key) => state[key], on: () => {}, off: () => {} };
+  const source = new Source(model, new Asks(model));
+  const read = (): Data => {
+    const bare = source.bare();
+    source.receive();
+    return source.now(bare);
+  };
+  const absmax = STATISTICS[0] as Statistic;
+  const points = (data: Data, row: number) => series(data, row, absmax).map(({ step, value }) => [step, value]);
+  assert.deepEqual(points(read(), 0), [[7, 1], [9, 2]]);
+  assert.deepEqual(points(read(), 1), [[7, 3], [9, 4]]);
+  assert.deepEqual(points(read(), 2), []); // newer than the trend
+  state.frame = encode(rows(3, 5), 0);
+  assert.deepEqual(points(read(), 1), [[7, 3], [9, 4]]);
+  bytes.setFloat64(32 + 8 * 3, 8, true);
+  state.trend = new DataView(bytes.buffer.slice(0));
+  assert.deepEqual(points(read(), 0), [[7, 1], [9, 8]]);
 });
