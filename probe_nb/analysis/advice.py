@@ -32,6 +32,8 @@ _BY_KIND: Final = {
     "update_lost": "Keep the weights in float32 (autocast casts where it pays), or use an "
     "optimizer with float32 master weights or stochastic rounding.",
     "update_ratio": "Change the learning rate of this group: a ratio of about 0.001 is usual.",
+    "rates_apart": "Nothing is wrong if it is meant so, as for a new head beside a trained "
+    "backbone. If not, look at the `lr` of the optimizer's groups.",
     "not_zeroed": "Call `optimizer.zero_grad()` in every step.",
     "gradient_noise": "A larger batch, or more micro steps, gives a step that is worth more; a "
     "higher learning rate does not.",

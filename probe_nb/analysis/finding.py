@@ -13,6 +13,7 @@ KINDS: Final = (
     *("non_finite", "loss_scale", "clipped", "overflow_risk", "underflow"),
     *("sudden_change", "exploding", "vanishing", "growing"),
     *("dead", "saturated", "unused", "frozen", "stuck", "update_lost", "update_ratio"),
+    "rates_apart",
     *("not_zeroed", "gradient_noise", "drift", "same_input", "input_scale", "alert"),
 )
 """Every kind of finding; `docs/findings.md` says of each what it means and what to try."""

@@ -26,6 +26,7 @@ from probe_nb.analysis.rules import (
     parameters,
     ranges,
     ranks,
+    rate_groups,
     standstill,
     steps,
     updates,
@@ -59,6 +60,7 @@ RULES: Final[tuple[Rule, ...]] = (
     standstill.standstill,
     updates.update_ratio,
     updates.update_lost,
+    rate_groups.rates_apart,
     micro_steps.not_zeroed,
     micro_steps.gradient_noise,
     steps.sudden_change,
@@ -115,6 +117,8 @@ def _without_repeats(scene: Scene, every: list[Finding]) -> list[Finding]:
     def follows(each: Finding) -> bool:
         if each.kind == "not_zeroed":  # what no optimizer holds, none sets to zero
             return _parameters(scene, each) <= stuck
+        if each.kind == "rates_apart":  # that names the group which is the odd one
+            return "update_ratio" in kinds
         backward = tally.direction[each.site] == BACKWARD
         return each.kind == "sudden_change" and "exploding" in kinds and bool(backward)
 

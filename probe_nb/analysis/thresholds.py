@@ -143,6 +143,15 @@ class Thresholds:
     """See `update_ratio_rated`. Rates that fall from layer to layer by 0.8 to 0.95 (Clark et
     al. 2020, ELECTRA) differ by less between the top and the middle of a network."""
 
+    rates_apart: float = 30.0
+    """`rates_apart` (note): how many times the learning rate of a group is that of every other of
+    its optimizer. A new head often has ten times the rate of the rest; the number is ours ..."""
+
+    moves_apart: float = 10.0
+    """... and how many times their updates, as shares of the weights, its own are. At one rate the
+    layers of a network differ by a few times; optimizers that scale steps by the size of a weight
+    (LARS, LAMB) even out what the rates say."""
+
     clipped_away: float = 1e3
     """`update_ratio`, tiny updates: by what factor gradients shrink between the backward and the
     step, from which on clipping is named. Clipping at norm 1 to 5 is usual (Pascanu et al.)."""

@@ -28,6 +28,7 @@ NAMED: Final = {
     "input_scale": "input scale",
     "loss_scale": "overflows",
     "not_zeroed": "not zeroed",
+    "rates_apart": "learns faster",
     "same_input": "same input",
     "saturated": "saturated",
     "stuck": "does not move",

@@ -222,6 +222,85 @@ class TestRates:
         found = only(self.training(0.12, lr=10.0, rate_of=0.1, steps=20), "update_ratio")
         assert "100 times the usual one" in found["detail"]
 
+    @pytest.mark.parametrize("until", [60, 8])
+    def test_rates_and_updates_that_are_far_apart_are_a_note(self, until):
+        """Also where the updates were so in the first steps alone, which the window has lost."""
+        book = self.training(0.02, lr=3.0, rate_of=0.1, until=until)
+        found = only(book, "rates_apart")
+        assert (found["severity"], found["module"], found["step"]) == ("note", "0", 0)
+        assert (
+            "differ 30 times (0 at 3, others at 0.1), and so do their updates" in found["sentence"]
+        )
+        assert found["value"] == pytest.approx(30.0)
+        assert kinds(book) == ["rates_apart"]
+        assert repr(book.run()).startswith("✓")
+
+    @pytest.mark.parametrize(
+        ("ratio", "lr", "rate_of"),
+        [
+            (0.02, 1.0, 0.1),  # a new head
+            (0.009, 3.0, 0.1),  # its updates are no tenfold of the others
+            (0.001, 100.0, 0.1),  # nor here, whatever the rate
+            (0.02, 0.1, 0.1),  # larger updates at the same rate
+            (0.02, 0.1, 3.0),  # the slow group moves farther
+            (0.02, 3.0, 0.0),  # what does not learn at all is no other rate
+        ],
+    )
+    def test_rates_that_do_not_show_in_the_updates_are_no_note(self, ratio, lr, rate_of):
+        rates = {"group1.lr": rate_of}
+        book = self.training(ratio, lr=lr, steps=12, **rates)
+        assert kinds(book) == []
+
+    @pytest.mark.parametrize(
+        ("ratio", "lr", "rate_of"), [(0.4, 10.0, 0.1), (0.02, 0.1, 1e-9), (1e-8, 1e-9, 0.1)]
+    )
+    def test_where_updates_are_too_large_or_small_the_rates_are_said_there(
+        self, ratio, lr, rate_of
+    ):
+        book = self.training(ratio, lr=lr, rate_of=rate_of, steps=20)
+        if rate_of < 1e-6:
+            for row in book.rows:
+                ours = book.columns.tables.sites.values[row["site"]]
+                if ours.role == "update" and ours.module != "0":
+                    row["l2"] *= 1e-5
+        assert kinds(book) == ["update_ratio"]
+
+    @pytest.mark.parametrize(
+        ("fast", "named"),
+        [
+            (["body.0", "body.1"], "body at 3"),
+            (["body.0"], "body.0 at 3"),
+            (["body.1", "stem"], "stem and 1 other module at 3"),
+        ],
+    )
+    def test_a_group_is_named_after_the_module_that_holds_it_alone(self, fast, named):
+        names = ["stem", "body.0", "body.1", "head"]
+        moved = {f"{n}.weight": f"optimizer.0.group{int(n not in fast)}" for n in names}
+        book = Book(info=info(config=ALL, moved={"model": moved}))
+        for step in range(6):
+            for n in names:
+                book.add(n, normal(seed=step), "param", leaf="weight", step=step)
+            for n in names:
+                size = 0.03 if n in fast else 0.001
+                book.add(n, normal(), "param_grad", leaf="weight", step=step)
+                book.add(n, normal(size), "update", leaf="weight", step=step,
+                         direction="optimizer")  # fmt: skip
+            settings(book, step, 3.0, **{"group1.lr": 0.1})
+        assert f"({named}, others at 0.1)" in only(book, "rates_apart")["sentence"]
+
+    def test_optimizers_of_different_kinds_are_not_compared(self):
+        moved = {"a.weight": "optimizer.0.group0", "b.weight": "optimizer.1.group0"}
+        book = Book(info=info(config=ALL, moved={"model": moved}))
+        for step in range(6):
+            for name, size in (("a", 0.03), ("b", 0.001)):
+                book.add(name, normal(seed=step), "param", leaf="weight", step=step)
+                book.add(name, normal(), "param_grad", leaf="weight", step=step)
+                book.add(name, normal(size), "update", leaf="weight", step=step,
+                         direction="optimizer")  # fmt: skip
+            settings(book, step, 3.0)
+            settings(book, step, 0.001, number=1, kind="Adam")
+        assert kinds(book) == []
+
     @pytest.mark.parametrize(
         ("kind", "more", "words"),
         [
