@@ -28,6 +28,7 @@ from probe_nb.observe.optimizers import as_optimizers
 from probe_nb.observe.select import as_module
 from probe_nb.pace import Pace
 from probe_nb.run import Run
+from probe_nb.slicing import Slicing
 from probe_nb.stats.kernels import cpu
 from probe_nb.stopping import Stopper
 from probe_nb.terms import printable, shown
@@ -140,6 +141,7 @@ class Session:
         about.finish(info)
         self._pace.take_in_new_modules(late=True)
         self._guarded(self._pace.note_structure)
+        self._guarded(self._note_cuts)
         self._pace.note_unobserved()
         for closer in self.closers:
             self._pace.tell(closer)
@@ -150,6 +152,14 @@ class Session:
     def _rest(self) -> None:
         if isinstance(self._rooms.recorder, Stopper):
             self._rooms.recorder.rest()
+
+    def _note_cuts(self) -> None:
+        """Say of `slices=` what fitted nothing: only now every tensor was seen."""
+        sink, notices = self._rooms.sink, self.run.info.notices
+        text = sink.idle() if isinstance(sink, Slicing) else ""
+        if text and text not in notices:
+            notices.append(text)
+            notify(f"probe_nb: {text}.")
 
     def _guarded(self, act: Callable[[], None]) -> None:
         """Do what may fail without harm to what comes after it: the hooks have to go."""

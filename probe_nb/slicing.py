@@ -33,6 +33,8 @@ class Slicing:
         """Hand on to `sink`."""
         self._sink = sink
         self._slices = slices
+        self._idle = set(slices)
+        self._most = -1
 
     def tensor(
         self,
@@ -61,9 +63,11 @@ class Slicing:
         if t.is_nested:
             raise NotImplementedError
         index: list[Any] = [slice(None)] * t.dim()
+        self._most = max(self._most, t.dim())
         for each in self._slices:
             if each.dim < t.dim() and each.size in (None, t.shape[each.dim]):
                 index[each.dim] = slice(each.begin, each.end)
+                self._idle.discard(each)
         if all(each == slice(None) for each in index):
             return t
         with torch.no_grad(), torch._C.DisableTorchFunction(), modes_off():  # noqa: SLF001 - as in keeper
@@ -72,6 +76,12 @@ class Slicing:
                 with contextlib.suppress(RuntimeError):  # inside a transform of torch.func
                     cut.requires_grad_()
         return cut
+
+    def idle(self) -> str:
+        """Say which cuts fitted no tensor that was seen; "" if each did, or none was seen."""
+        if self._most < 0:
+            return ""
+        return "; ".join(_fitted_nothing(e, self._most) for e in self._slices if e in self._idle)
 
     def absent(
         self, call: Call, where: Where, facts: Facts, status: Status, backward: int = -1
@@ -82,3 +92,10 @@ class Slicing:
     def fault(self, watched: Watched | None, where: str, error: Exception) -> None:
         """Hand on an error of our own."""
         self._sink.fault(watched, where, error)
+
+
+def _fitted_nothing(cut: Slice, most: int) -> str:
+    cuts = f"`slices=` has cut nothing along dimension {cut.dim}"
+    if cut.dim >= most:
+        return f"{cuts}: tensors that were seen have {most} at most, the first of which is 0"
+    return f"{cuts}: no tensor that was seen is of size {cut.size} there"

@@ -89,6 +89,7 @@ class Rooms:
     clock: Clock
     scaler: ScalerWatch | None
     recorder: Recorder | Keeper | Stopper
+    sink: Sink
     modules: ModuleHooks
     gradients: Gradients
     parameters: Parameters
@@ -174,6 +175,7 @@ def wired(
         clock=clock,
         scaler=scaling,
         recorder=ground.recorder,
+        sink=ground.sink,
         modules=forward.modules,
         gradients=ground.gradients,
         parameters=forward.parameters,

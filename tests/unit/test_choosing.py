@@ -473,11 +473,34 @@ def test_a_part_of_each_tensor_is_measured_and_kept(net):
 
 def test_dimensions_that_a_tensor_does_not_have_and_other_sizes_are_not_cut(net):
     cuts = [{"dim": 1, "begin": -1}, {"dim": 0, "size": 4, "end": 1}]
-    run = trained(net, slices=cuts)
+    with (
+        pytest.warns(ProbeWarning, match="dimension 0: no tensor that was seen is of size 4"),
+        probe.watch(net, slices=cuts, live=False) as run,
+    ):
+        net(torch.ones(2, 3)).sum().backward()
     shapes = run.frame(module="blocks.0.fc").set_index(["role", "leaf"])["shape"]
     assert shapes["input", "0"] == (2, 1)
     assert shapes["param", "weight"] == (3, 1)
     assert shapes["param", "bias"] == (3,)
+
+
+def test_a_cut_that_fits_no_tensor_is_told_once_when_the_watch_ends(net):
+    cuts = [{"dim": 5, "end": 1}, {"dim": 0, "end": 1}, {"dim": 1, "end": 1, "size": 1000}]
+    with (
+        pytest.warns(ProbeWarning, match="nothing along dimension 5: .* have 2 at most") as told,
+        probe.watch(net, slices=cuts, live=False) as run,
+    ):
+        net(torch.ones(2, 3)).sum().backward()
+    assert len(told) == 1
+    assert "dimension 1: no tensor that was seen is of size 1000 there" in str(told[0].message)
+    assert "dimension 0" not in str(told[0].message)
+    assert run.info.notices == [str(told[0].message).removeprefix("probe_nb: ").removesuffix(".")]
+
+
+def test_where_no_tensor_was_seen_no_cut_is_blamed(net):
+    with no_faults(), probe.watch(net, slices="5:0:1", live=False) as run:
+        pass
+    assert run.info.notices == []
 
 
 def test_a_part_without_elements_is_empty_and_a_layout_that_cannot_be_cut_is_told():
