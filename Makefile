@@ -40,7 +40,7 @@ else
 endif
 
 test: chromium msprobe lint frontend-test ## run every check: lint, types, import layers, frontend, pytest
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 PYTHONFAULTHANDLER=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 test-npu-wheel: dev ## what happens where the real torch_npu is installed without an NPU (downloads it)
 	rm -rf build/torch_npu

@@ -20,6 +20,7 @@ from probe_nb.observe.shards import held
 from probe_nb.observe.sink import Facts, Sink, Where
 from probe_nb.stats.measurable import modes_off
 from probe_nb.terms import Status
+from probe_nb.ungraded import ungraded
 
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 _UNCUT: Final = (NotImplementedError, RuntimeError, IndexError)
@@ -70,8 +71,8 @@ class Slicing:
                 self._idle.discard(each)
         if all(each == slice(None) for each in index):
             return t
-        with torch.no_grad(), torch._C.DisableTorchFunction(), modes_off():  # noqa: SLF001 - as in keeper
-            cut = t[tuple(index)]
+        with torch._C.DisableTorchFunction(), modes_off():  # noqa: SLF001 - as in keeper
+            cut: Tensor = ungraded(t.__getitem__, tuple(index))
             if t.requires_grad:
                 with contextlib.suppress(RuntimeError):  # inside a transform of torch.func
                     cut.requires_grad_()

@@ -26,6 +26,7 @@ from probe_nb.observe.optimizers import ScalerWatch
 from probe_nb.observe.sink import Sink
 from probe_nb.observe.step_rows import StepRows
 from probe_nb.observe.stepping import Named, Own, Step, has_closure, named
+from probe_nb.ungraded import ungraded
 
 
 class StepsTaken:
@@ -65,9 +66,9 @@ class StepsTaken:
         try:
             if torch.compiler.is_compiling() or (known := self._find(optimizer)) is None:
                 return
-            with aside(), torch.no_grad():
-                closure = has_closure(args, kwargs)
-                self._begin(known, optimizer, sys._getframe(1), closure=closure)
+            with aside():
+                closure, frame = has_closure(args, kwargs), sys._getframe(1)
+                ungraded(self._begin, known, optimizer, frame, closure=closure)
         except Exception as error:  # a fault of ours is never the user's
             self._fault(error)
 
@@ -91,8 +92,8 @@ class StepsTaken:
         known = self._find(optimizer)
         step = None if known is None else known.step
         if known is not None and step is not None and not step.looked:
-            with aside(), torch.no_grad():
-                self._rows.look(known, optimizer, step)
+            with aside():
+                ungraded(self._rows.look, known, optimizer, step)
 
     def _end(self, optimizer: Optimizer, frame: FrameType) -> None:
         """Read what a step has left, before the hooks of others."""
@@ -102,8 +103,8 @@ class StepsTaken:
             return
         step.written = True
         if step.looked and self._clock.recording:
-            with aside(), torch.no_grad():
-                self._rows.write(known, optimizer, step)
+            with aside():
+                ungraded(self._rows.write, known, optimizer, step)
 
     def _find(self, optimizer: Optimizer) -> Named | None:
         known = self._named.get(id(optimizer))
@@ -157,8 +158,8 @@ class StepsTaken:
 
     def _skipped(self, known: Named, optimizer: Optimizer) -> None:
         try:
-            with aside(), torch.no_grad():
-                self._rows.skipped(known, optimizer)
+            with aside():
+                ungraded(self._rows.skipped, known, optimizer)
         except Exception as error:  # a fault of ours is never the user's
             self._fault(error)
 

@@ -18,6 +18,7 @@ from probe_nb.progress import progress
 from probe_nb.replay.result import Replay, told
 from probe_nb.replay.side import RUNS, Part, Records, Wish
 from probe_nb.store.kept import Kept, of_call
+from probe_nb.ungraded import ungraded
 
 __all__ = ["Replay", "Where", "replay"]
 
@@ -55,11 +56,11 @@ def replay(
     _check(runs, of, api)
     wish = Wish(of, dict(inputs or {}), state, tolerance)
     bar = progress("Replaying", RUNS * len(runs))
-    with bar as told_of, aside(), torch.inference_mode(mode=False), torch.no_grad():
-        calls = _calls(runs, api, where)
+    calls = _calls(runs, api, where)
+    with bar as told_of, aside(), torch._C._InferenceMode(False):  # noqa: SLF001 - in one instruction
         parts = [Part(name, runs[name].run, call, wish, told_of) for name, call in calls.items()]
         places = [(part.at.module, part.kind) for part in parts]
-        sides = [part.make(places) for part in parts]
+        sides = [ungraded(part.make, places) for part in parts]
     at = parts[0].at
     about = {name: getattr(at, name) for name in ("model", "module", "api", "step", "call")}
     return told(sides, about | {"micro_step": at.micro_step, "type": parts[0].kind})

@@ -47,16 +47,20 @@ def of_inputs(
     q, k = given.get("query"), given.get("key")
     if q is None or k is None or not (_plain(q) and _plain(k)):
         return None
-    with computing(q.device):
-        if isinstance(module, nn.MultiheadAttention):
-            s = _multihead(module, given)
-        elif q.dim() == k.dim() == _DIMS and q.shape[-1] == k.shape[-1]:
-            s = scores(q.permute(_TO_HEADS[order]), _as_many(q, k, order))
-        else:
-            return None
-        if s is None:
-            return None
-        return entropy_of_scores(causal(s) if masked else s)
+    return _of_query(q, k, module, given, order, masked=masked)
+
+
+@computing
+def _of_query(
+    q: Tensor, k: Tensor, module: nn.Module, given: dict[str, Tensor], order: str, *, masked: bool
+) -> tuple[Tensor, Tensor] | None:
+    if isinstance(module, nn.MultiheadAttention):
+        s = _multihead(module, given)
+    elif q.dim() == k.dim() == _DIMS and q.shape[-1] == k.shape[-1]:
+        s = scores(q.permute(_TO_HEADS[order]), _as_many(q, k, order))
+    else:
+        return None
+    return None if s is None else entropy_of_scores(causal(s) if masked else s)
 
 
 def of_results(module: nn.Module, leaves: Sequence[Leaf]) -> tuple[Tensor, Tensor] | None:
@@ -69,18 +73,20 @@ def of_results(module: nn.Module, leaves: Sequence[Leaf]) -> tuple[Tensor, Tenso
         return None
     if not softmax and p.dim() != _DIMS:
         return None
-    with computing(p.device):
-        return entropy_of(p, dim)
+    return computing(entropy_of)(p, dim)
 
 
 def of_experts(leaves: Sequence[Leaf]) -> Tensor | None:
     """Return the mean entropy over experts of what a router gives, its logits."""
     for _, t in leaves:
         if _plain(t) and t.is_floating_point() and t.dim() and t.numel():
-            with computing(t.device):
-                wide = t.to(torch.promote_types(t.dtype, torch.float32))
-                return entropy_of_scores(wide)[0]
+            return _of_logits(t)
     return None
+
+
+@computing
+def _of_logits(t: Tensor) -> Tensor:
+    return entropy_of_scores(t.to(torch.promote_types(t.dtype, torch.float32)))[0]
 
 
 def _plain(t: Tensor) -> bool:

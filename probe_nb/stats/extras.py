@@ -7,15 +7,16 @@ is NaN, which the reduction counts.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from typing import Final
+import functools
+from collections.abc import Callable
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from probe_nb import devices
 from probe_nb.stats.measurable import measurable, modes_off
+from probe_nb.ungraded import ungraded
 
 _SUM: Final = 1e-2
 """So far from 1 may the sum of a row of probabilities be: they may be of half precision."""
@@ -24,25 +25,34 @@ _WIDE: Final = (torch.float32, torch.float64)
 _MATRIX: Final = 2
 
 
-@contextlib.contextmanager
-def computing(device: torch.device) -> Iterator[None]:
-    """Compute without history, casts and modes of the user's."""
-    with torch._C.DisableTorchFunction(), modes_off(), torch.no_grad():
-        if not torch.is_autocast_enabled(device.type):
-            yield
-            return
-        with torch.autocast(device.type, enabled=False):
-            yield
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
+def computing(
+    function: Callable[Concatenate[Tensor, _P], _T],
+) -> Callable[Concatenate[Tensor, _P], _T]:
+    """Have a function of a tensor compute without history, casts and modes of the user's."""
+
+    @functools.wraps(function)
+    def computed(t: Tensor, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        with torch._C.DisableTorchFunction(), modes_off():
+            if not torch.is_autocast_enabled(t.device.type):
+                return ungraded(function, t, *args, **kwargs)
+            with torch.autocast(t.device.type, enabled=False):
+                return ungraded(function, t, *args, **kwargs)
+
+    return computed
+
+
+@computing
 def below(t: Tensor, limit: float) -> Tensor | None:
     """Return where |x| < limit; None for what cannot be measured, or has implicit zeros."""
-    with computing(t.device):
-        t, zeros, status = measurable(t)
-        if status != "ok" or zeros:
-            return None
-        wide = t if t.dtype in _WIDE else t.to(torch.complex64 if t.is_complex() else torch.float32)
-        return wide.abs() < limit
+    t, zeros, status = measurable(t)
+    if status != "ok" or zeros:
+        return None
+    wide = t if t.dtype in _WIDE else t.to(torch.complex64 if t.is_complex() else torch.float32)
+    return wide.abs() < limit
 
 
 def matrix(weight: Tensor) -> Tensor | None:
@@ -55,6 +65,7 @@ def matrix(weight: Tensor) -> Tensor | None:
     return weight.reshape(weight.shape[0], -1)
 
 
+@computing
 def spectral(weight: Tensor) -> tuple[Tensor, Tensor] | None:
     """Return the largest singular value of a weight, and its stable rank; both in float64.
 
@@ -62,36 +73,36 @@ def spectral(weight: Tensor) -> tuple[Tensor, Tensor] | None:
     W W^T and W^T W, in float64 of W / max|W|, which neither overflows nor vanishes. None if it is
     no matrix, or not finite.
     """
-    with computing(weight.device):
-        w = matrix(weight)
-        if w is None or not w.numel():
-            return None
-        w = (w if devices.has_float64(w) else w.cpu()).to(torch.float64)
-        top = w.abs().amax()
-        if not bool(torch.isfinite(top)):
-            return None
-        if not bool(top > 0):
-            return top, torch.full_like(top, torch.nan)
-        w = w / top
-        gram = w @ w.T if w.shape[0] <= w.shape[1] else w.T @ w
-        largest = torch.linalg.eigvalsh(gram)[-1]
-        return top * largest.sqrt(), (w * w).sum() / largest
+    w = matrix(weight)
+    if w is None or not w.numel():
+        return None
+    w = (w if devices.has_float64(w) else w.cpu()).to(torch.float64)
+    top = w.abs().amax()
+    if not bool(torch.isfinite(top)):
+        return None
+    if not bool(top > 0):
+        return top, torch.full_like(top, torch.nan)
+    w = w / top
+    gram = w @ w.T if w.shape[0] <= w.shape[1] else w.T @ w
+    largest = torch.linalg.eigvalsh(gram)[-1]
+    return top * largest.sqrt(), (w * w).sum() / largest
 
 
+@computing
 def router_similarity(weight: Tensor) -> Tensor | None:
     """Return the mean cosine between the weights of two experts, over all pairs.
 
     An expert is a row, as in the weight of a Linear layer from features to experts.
     """
-    with computing(weight.device):
-        w = matrix(weight)
-        if w is None or w.shape[0] < _MATRIX:
-            return None
-        w = torch.nn.functional.normalize(w.float(), dim=1)
-        n = w.shape[0]
-        return (w @ w.T).triu(1).sum() / (n * (n - 1) / 2)
+    w = matrix(weight)
+    if w is None or w.shape[0] < _MATRIX:
+        return None
+    w = torch.nn.functional.normalize(w.float(), dim=1)
+    n = w.shape[0]
+    return (w @ w.T).triu(1).sum() / (n * (n - 1) / 2)
 
 
+@computing
 def direction(grad: Tensor, momentum: Tensor) -> Tensor | None:
     """Return how far a gradient and the momentum agree in sign: 1 everywhere, 0 nowhere.
 
@@ -99,9 +110,8 @@ def direction(grad: Tensor, momentum: Tensor) -> Tensor | None:
     """
     if grad.shape != momentum.shape or not grad.numel():
         return None
-    with computing(grad.device):
-        agreeing = (grad.sign().float() * momentum.sign().float()).sum() / grad.numel()
-        return (agreeing + 1) / 2
+    agreeing = (grad.sign().float() * momentum.sign().float()).sum() / grad.numel()
+    return (agreeing + 1) / 2
 
 
 def scores(q: Tensor, k: Tensor) -> Tensor:

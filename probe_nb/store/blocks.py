@@ -257,23 +257,46 @@ def _as_bytes(ends: NDArray[np.int64], values: NDArray[Any]) -> Any:
 
 
 @contextlib.contextmanager
-def whole(target: Path, *, lasting: bool = True) -> Iterator[IO[bytes]]:
+def whole(target: Path, *, lasting: bool = True, first: bool = False) -> Iterator[IO[bytes]]:
     """Give a file to write into that takes the place of `target` when all is written.
 
     Whatever goes wrong on the way, what was at `target` before stays, and nothing else is left.
     One that need not outlast the computer is not flushed to the disk: that takes its time.
+
+    Raises:
+        FileExistsError: It should be the first at its place, and is not.
     """
     aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    name = str(aside)
     try:
         with aside.open("xb") as file:
             yield file
             if lasting:
                 file.flush()
                 os.fsync(file.fileno())
-        aside.replace(target)
+        (_first if first else _replace)(aside, target)
     except BaseException:
-        surely(lambda: aside.unlink(missing_ok=True))
+        try:  # noqa: SIM105 - straight into C: no second Ctrl-C is heard before it is done
+            os.unlink(name)  # noqa: PTH108
+        except OSError:  # it has moved, or was never there
+            pass
         raise
+
+
+def _replace(made: Path, target: Path) -> None:
+    made.replace(target)
+
+
+def _first(made: Path, target: Path) -> None:
+    """Move a file to where nothing is, or else leave it; of several at once one succeeds."""
+    try:
+        os.link(made, target)
+    except FileExistsError:
+        raise
+    except OSError:  # no second name for a file on this disk: then it is empty for a moment
+        with target.open("xb") as file:
+            file.write(made.read_bytes())
+    made.unlink()
 
 
 def surely(act: Callable[[], object]) -> None:

@@ -22,7 +22,7 @@ from typing import Any, Final
 from probe_nb.errors import ConfigError, RunFormatError, notify
 from probe_nb.store import tensors
 from probe_nb.store.about_one import as_info
-from probe_nb.store.blocks import surely, whole
+from probe_nb.store.blocks import whole
 from probe_nb.store.kept import Kept
 from probe_nb.store.newer import UnknownError, why
 from probe_nb.terms import RunInfo
@@ -165,15 +165,12 @@ def _claims(folder: Path, text: str) -> bool:
     Raises:
         ConfigError: It cannot be written.
     """
+    if (folder / ABOUT).exists():
+        return False
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / ABOUT).open("x", encoding="utf-8") as file:
-            try:
-                file.write(text)
-                file.flush()
-            except BaseException:  # half of it would keep the folder from every run
-                surely(lambda: (folder / ABOUT).unlink(missing_ok=True))
-                raise
+        with whole(folder / ABOUT, lasting=False, first=True) as file:
+            file.write(text.encode())
     except OSError as error:
         if isinstance(error, FileExistsError) and folder.is_dir():
             return False

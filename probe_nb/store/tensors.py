@@ -135,11 +135,12 @@ class Stored(NamedTuple):
             RunFormatError: It is damaged.
         """
         with _damage(self.path), self.path.open("rb") as file:
-            changed = os.fstat(file.fileno()).st_mtime_ns
-            start, size = _places(self.path, changed).get(self.key, (0, -1))
+            about = os.fstat(file.fileno())
+            start, size = _places(self.path, about.st_mtime_ns).get(self.key, (0, -1))
             file.seek(start)
-            data: Bytes = np.fromfile(file, np.uint8, self.bytes if size == self.bytes else 0)
-        if data.nbytes != self.bytes or zlib.crc32(data.data) != self.crc:
+            data: Bytes = np.empty(size if size == self.bytes <= about.st_size else 0, np.uint8)
+            read = file.readinto(data.data)  # `np.fromfile` makes another error of a Ctrl-C
+        if read != self.bytes or zlib.crc32(data.data) != self.crc:
             raise RunFormatError(f"Cannot read `{self.path}`: tensor {self.key} is damaged.")
         return data
 

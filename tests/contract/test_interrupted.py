@@ -151,3 +151,44 @@ def test_a_closing_that_was_interrupted_is_finished_by_stop_and_says_what_it_cos
     assert number > 50
     assert rows == {len(run)}  # none is missing without a word
     assert len(run) > 0
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        torch.no_grad,
+        torch.enable_grad,
+        torch.set_grad_enabled,
+        torch.inference_mode,
+    ],
+)
+def test_ctrl_c_at_the_end_of_what_we_compute_leaves_the_user_their_gradients(monkeypatch, guard):
+    end, hit = guard.__exit__, []
+
+    def exit_(self, *error):
+        if sys._getframe(1).f_globals["__name__"].startswith("probe_nb"):
+            hit.append(guard)
+            raise KeyboardInterrupt  # before the mode is set back
+        return end(self, *error)
+
+    monkeypatch.setattr(guard, "__exit__", exit_)
+    model = nn.Sequential(nn.Linear(2, 3), nn.Softmax(-1))
+    optimizer = torch.optim.AdamW(model.parameters())
+    x = torch.ones(1, 2)
+    try:
+        with probe.watch(
+            model,
+            optimizer=optimizer,
+            extras={"spectral_norm": "0", "attention_entropy": "1"},
+            slices=[{"dim": 1, "begin": 0, "end": 1}],
+            keep="*",
+            live=False,
+        ):
+            for _ in range(2):
+                model(x).sum().backward()
+                optimizer.step()
+    except KeyboardInterrupt:
+        probe.stop()
+    assert torch.is_grad_enabled()
+    assert not torch.is_inference_mode_enabled()
+    assert hit == []

@@ -14,8 +14,8 @@ import textwrap
 
 import pytest
 
-PROGRAM = """
-    import os, pathlib, random, signal, sys, threading, time, warnings
+PROGRAM = r"""
+    import os, pathlib, random, signal, sys, threading, time, traceback, warnings
     import torch, probe_nb as probe
     from torch import nn
     from torch.nn.modules import module as torch_module
@@ -88,30 +88,42 @@ PROGRAM = """
     def threads():
         return {t.name for t in threading.enumerate() if "probe_nb" in t.name}
 
-    before, pid, rounds, hit = left(), os.getpid(), 0, 0
+    def acted():
+        act()
+
+    def alarm(number, frame):
+        # Be a Ctrl-C inside of what is tried, and nowhere else. Torch's optimizer sets the grad
+        # mode back in a `finally` that a second one cuts short, also where nobody watches.
+        around = []
+        while frame is not None:
+            around.append(frame.f_code)
+            frame = frame.f_back
+        if acted.__code__ in around and "_use_grad" not in [code.co_name for code in around[:3]]:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGALRM, alarm)
+    before, rounds, hit = left(), 0, 0
     begin = time.perf_counter()
     act()
     length = max(time.perf_counter() - begin, 0.002)
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        timers = [rng.random() * length * 1.2 for _ in range(rng.choice((1, 1, 2, 5)))]
-        alarm = threading.Timer  # a signal of the system, not of Python: see below
-        signal.setitimer(signal.ITIMER_REAL, min(timers) + 1e-6, max(length / 7, 0.001) if len(timers) > 1 else 0)
+        several = rng.random() < 0.5
+        first = rng.random() * length * 1.2 + 1e-6
+        signal.setitimer(signal.ITIMER_REAL, first, max(length / 7, 0.001) if several else 0)
+        said = ""
         try:
-            act()
-        except KeyboardInterrupt:
-            hit += 1
+            acted()
+        except BaseException as error:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            hit, said = hit + 1, traceback.format_exc()
+            if not isinstance(error, KeyboardInterrupt) and "\nKeyboardInterrupt" not in said:
+                raise  # numpy makes a TypeError of one that comes while it compares structures
         finally:
-            while True:  # one may be on its way
-                try:
-                    signal.setitimer(signal.ITIMER_REAL, 0)
-                    time.sleep(0)
-                    break
-                except KeyboardInterrupt:
-                    continue
+            signal.setitimer(signal.ITIMER_REAL, 0)
         rounds += 1
         probe.stop()  # finds what an interrupt left before the closing had begun
-        assert left() == before, (rounds, left(), before)
+        assert left() == before, (rounds, left(), before, said)
     print(rounds, hit)
     deadline = time.monotonic() + 10
     while threads() and time.monotonic() < deadline:
@@ -150,12 +162,11 @@ def test_a_storm_of_interrupts_leaves_nothing_and_no_half_result(tmp_path, what)
     before = signal.getsignal(signal.SIGINT)
     (tmp_path / "tmp").mkdir()
     (tmp_path / "work").mkdir()
-    program = "import signal\nsignal.signal(signal.SIGALRM, signal.default_int_handler)\n"
     done = subprocess.run(
         [
             sys.executable,
             "-c",
-            program + textwrap.dedent(PROGRAM),
+            textwrap.dedent(PROGRAM),
             what,
             str(SEED),
             str(SECONDS),
@@ -165,7 +176,12 @@ def test_a_storm_of_interrupts_leaves_nothing_and_no_half_result(tmp_path, what)
         text=True,
         timeout=SECONDS + 200,
         check=False,
-        env={**os.environ, "TMPDIR": str(tmp_path / "tmp"), "OMP_NUM_THREADS": "1"},
+        env={
+            **os.environ,
+            "TMPDIR": str(tmp_path / "tmp"),
+            "OMP_NUM_THREADS": "1",
+            "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "torch"),
+        },
     )
     assert done.returncode == 0, done.stderr[-3000:]
     counts, temporary = done.stdout.splitlines()

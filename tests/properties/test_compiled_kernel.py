@@ -345,7 +345,7 @@ assert list(warnings.filters) == before
 FORKED = """
 import os, warnings, torch, threading
 warnings.simplefilter("ignore")
-from probe_nb.stats.kernels import cpu, cpu_code
+from probe_nb.stats.kernels import cpu, cpu_code, making
 from probe_nb.stats.results import Results
 t, results = torch.arange(5000.0), Results()
 kernel, high = cpu.Kernel(results), lambda row: results.chunk.rows[row, 1]
@@ -374,9 +374,35 @@ def test_a_fork_before_the_first_session_can_have_its_own_kernel():
 def test_a_fork_while_the_kernel_is_made_does_without_it():
     run(
         FORKED.format(
-            before="cpu_code.found = threading.Event().wait; cpu.warm()",
+            before="making.PATIENCE = 0; cpu_code.found = threading.Event().wait; cpu.warm()",
             inside="good = cpu.warm() is None and kernel.reduce(t) == -1 and not cpu.ready()",
         )
+    )
+
+
+@pytest.mark.parametrize("pause", [0, 0.02, 1])
+def test_a_process_that_ends_waits_for_no_compiler_and_ends_under_no_thread(pause):
+    run(
+        f"""
+import atexit, time
+@atexit.register
+def last():
+    try:
+        assert not thread.is_alive()
+        assert time.perf_counter() - begin < 4
+        assert [each for each in made if each.poll() is None] == []
+    except BaseException as error:
+        import os, traceback
+        traceback.print_exc()
+        os._exit(5)
+from probe_nb.stats.kernels import cpu, cpu_code
+cpu_code._folders = lambda: []
+made, popen = [], cpu_code.subprocess.Popen
+cpu_code.subprocess.Popen = lambda *a, **k: made.append(popen(*a, **k)) or made[-1]
+thread = cpu.warm()
+time.sleep({pause})
+begin = time.perf_counter()
+"""
     )
 
 

@@ -5,7 +5,6 @@ Until they are ready, and wherever they cannot be, `host` serves: no caller wait
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import os
 import struct
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probe_nb.stats.kernels import cpu_code
+from probe_nb.stats.kernels import cpu_code, making
 from probe_nb.stats.kernels import cpu_places as places
 from probe_nb.stats.layout import has_memory, runs
 from probe_nb.stats.results import ROWS, WORDS, Chunk, Results
@@ -122,13 +121,9 @@ def warm() -> threading.Thread | None:
         if _state != "cold":
             return None
         _state = "warming"
-    atexit.register(disable)
-    thread = threading.Thread(target=_warm, name="probe_nb-kernel", daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:  # no more threads, or the interpreter is about to end
+    thread = making.begin(_warm, _stop)
+    if thread is None:
         _state = "off"
-        return None
     return thread
 
 
@@ -139,11 +134,16 @@ def disable() -> None:
         _entry, _state = None, "off"
 
 
+def _stop() -> None:
+    disable()
+    cpu_code.give_up()
+
+
 def _warm() -> None:
     global _entry, _state  # noqa: PLW0603 - one kernel per process
     try:
         code = cpu_code.found()
-        with _lock:  # the interpreter does not end meanwhile
+        with _lock:
             if _state == "warming":
                 _entry, _state = cpu_code.linked(code), "ready"
     except Exception:
@@ -154,6 +154,7 @@ def _after_fork() -> None:
     """In a child: the warming thread is gone, and what it held may be locked for ever."""
     global _lock, _state  # noqa: PLW0603 - one kernel per process
     _lock = threading.Lock()
+    cpu_code.forget()
     if _state == "warming":
         _state = "off"
 

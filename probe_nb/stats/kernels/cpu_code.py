@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -32,6 +33,8 @@ from probe_nb.stats.kernels import cpu_code
 sys.stdout.buffer.write(cpu_code.compiled())
 """
 
+_compilers: list[subprocess.Popen[bytes]] = []
+_given_up = threading.Event()
 _kept: list[object] = []  # what the machine code lives in
 
 
@@ -88,17 +91,37 @@ def _keep(path: Path, content: bytes) -> None:
 
 def _from_another_process() -> bytes:
     """Compile where imports, warnings and locks disturb nobody."""
-    done = subprocess.run(  # noqa: S603 - our own script, with the Python that runs
+    with subprocess.Popen(  # noqa: S603 - our own script, with the Python that runs
         [sys.executable, "-c", _SCRIPT, str(_HERE.parents[2])],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env={k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")},
-        timeout=_PATIENCE,
-        check=True,
         start_new_session=True,
-    )
-    return done.stdout
+    ) as compiler:
+        _compilers.append(compiler)
+        try:
+            if _given_up.is_set():
+                raise InterruptedError("the process ends")
+            code, _ = compiler.communicate(timeout=_PATIENCE)
+        finally:
+            _compilers.remove(compiler)
+            compiler.kill()
+    if compiler.returncode:
+        raise subprocess.CalledProcessError(compiler.returncode, "the compiler of the kernel")
+    return code
+
+
+def give_up() -> None:
+    """End the compiler's process, now and later: whoever waits for it gets an error."""
+    _given_up.set()
+    for compiler in tuple(_compilers):
+        compiler.kill()
+
+
+def forget() -> None:
+    """In a child after a fork: the compiler is its parent's."""
+    _compilers.clear()
 
 
 def compiled() -> bytes:

@@ -6,6 +6,7 @@ copied or waited for. What the kernel does not serve, `eager` does.
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from probe_nb import devices
 from probe_nb.exponents import BINS
+from probe_nb.stats.kernels import making
 from probe_nb.stats.layout import compact, has_memory, in_memory_order
 from probe_nb.stats.numbers import Numbers
 
@@ -54,9 +56,8 @@ def serves(t: Tensor) -> bool:
             if t.dtype in _states:
                 return False
             _states[t.dtype] = "warming"
-        try:
-            threading.Thread(target=_make, args=(t.dtype, t.device), daemon=True).start()
-        except RuntimeError:  # no more threads, or the interpreter is about to end
+        work = functools.partial(_make, t.dtype, t.device)
+        if making.begin(work, stop=lambda: None) is None:
             _states[t.dtype] = "off"
     return state == "ready"
 

@@ -40,7 +40,7 @@ class Scratch(threading.local):
     def __call__(self) -> tuple[Tensor, Tensor]:
         """Return the int32 and the float32 temporary, made on first use in a thread."""
         if self._held is None:
-            with torch.inference_mode(mode=False):
+            with torch._C._InferenceMode(False):
                 field = torch.empty(PIECE, dtype=torch.int32, device="cpu")
                 distance = torch.empty(PIECE, dtype=torch.float32, device="cpu")
             self._held = field, distance
