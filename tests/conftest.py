@@ -1,13 +1,16 @@
-"""How every test runs: one thread, fixed examples, and everything given back at the end."""
+"""How every test runs: one thread, fixed examples and seeds, and everything given back at the end."""
 
 from __future__ import annotations
 
+import gc
+import random
 import sys
 import threading
 import warnings
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
+import numpy as np
 import pytest
 import torch
 import torch._dynamo  # an optimizer imports it at its first step, and it adds a warnings filter
@@ -23,6 +26,30 @@ if TYPE_CHECKING:
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("fixed")
+
+
+def pytest_collection_finish() -> None:
+    """Let no garbage collection go through what stays: thousands of tests, and what they import."""
+    _settle()
+
+
+_settled: list[object] = []  # the file whose tests run
+
+
+def _settle() -> None:
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures of any scope
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Seed every test alike, whatever ran before it."""
+    if _settled != [item.path]:
+        _settled[:] = [item.path]
+        _settle()
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 - users' programs draw from it
+    torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)

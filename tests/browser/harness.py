@@ -58,6 +58,10 @@ READY = """() => {
     const idle = document.querySelector(".jp-Notebook-ExecutionIndicator[data-status='idle']");
     return Boolean(idle && name && name !== "No Kernel");
 }"""
+FOCUSED = """(editor) => {
+    editor.focus();
+    return document.activeElement === editor;
+}"""
 RUNNING_PROMPTS = ("", "[ ]:", "[*]:")
 
 
@@ -73,7 +77,9 @@ class Server:
 
     def address(self, name: str) -> str:
         """Return where a notebook of the served folder is opened."""
-        path = f"lab/tree/{name}" if self.app == "lab" else f"notebooks/{name}"
+        # a workspace of its own: where the page is loaded again, no other notebook comes back with it
+        own = f"lab/workspaces/{name.removesuffix('.ipynb').replace('/', '-')}/tree/{name}"
+        path = own if self.app == "lab" else f"notebooks/{name}"
         return f"{self.url}/{path}?token={self.token}&reset"
 
     def answers(self) -> bool:
@@ -204,8 +210,21 @@ class Notebook:
 
     def start(self, index: int) -> None:
         """Start a cell, and return while it runs."""
-        self.cell(index).locator(".jp-InputArea-editor").click()
+        self.enter(index)
         self.page.keyboard.press("Control+Enter")
+
+    def enter(self, index: int) -> None:
+        """Put the cursor into a cell.
+
+        Without the mouse: an output above that still grows would move under it, and take the click.
+        """
+        editor = self.cell(index).locator(".cm-content")
+        deadline = time.monotonic() + RUN_SECONDS
+        while not editor.evaluate(FOCUSED):  # what is out of view is not drawn, and cannot be
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the cursor does not go into cell {index}")
+            self.cell(index).evaluate("(cell) => cell.scrollIntoView({ block: 'nearest' })")
+            self.page.wait_for_timeout(50)
 
     def run(self, index: int, *, seconds: float = RUN_SECONDS) -> None:
         """Run a cell to its end, whether it succeeds or raises."""
