@@ -144,9 +144,12 @@ class SitePairs:
 
     @cached_property
     def beyond(self) -> Floats:
-        """How many times each entry differs by more than is explained; NaN without a pair."""
+        """How many times each entry differs by more than is explained; NaN without a pair.
+
+        NaN also for settings of an optimizer, of which rounding explains nothing.
+        """
         whole = np.full(len(self.verdict), np.nan)
-        whole[: len(self.found)] = self.found.beyond
+        whole[: len(self.found)] = np.where(self.found.chosen, np.nan, self.found.beyond)
         return whole
 
     def counted(self, which: NDArray[np.bool_]) -> Rows:

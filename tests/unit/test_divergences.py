@@ -6,12 +6,14 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import probe_nb as probe
+from probe_nb.view.pairs import SitePairs
 
 
 class Block(nn.Module):
@@ -284,9 +286,22 @@ def test_a_setting_that_differs_is_the_one_cause_of_what_an_optimizer_does(optim
     assert first.leaf == (f"group0.betas.{part}" if name == "betas" else f"group0.{name}")
     assert first.detail == f"{one:g} against {float(other):g}"
     assert found.divergences == [first]
+    assert first.sentence.endswith(", and again in 2 later steps")
     everything = found.df[found.df["verdict"] == "diverged"]
     rest = everything[~everything["leaf"].astype(str).str.startswith("group")]
     assert set(rest.index) <= set(first.inherited.index)
+
+
+def test_of_a_setting_nothing_is_said_to_be_explained_by_rounding():
+    found = probe.compare(stepped(torch.optim.SGD), stepped(torch.optim.SGD, lr=0.2))
+    settings = found.df["leaf"].astype(str).str.startswith("group")
+    assert settings.sum() > 3
+    assert found.df["tolerance"][settings].isna().all()
+    assert found.df["tolerance"][~settings & (found.df["difference"] > 0)].gt(0).all()
+    (rate,) = found.df[found.df["leaf"] == "group0.lr"].to_dict("records")
+    assert (rate["verdict"], rate["difference"]) == ("diverged", pytest.approx(0.5))
+    beyond = SitePairs(found).beyond
+    assert np.isnan(beyond[: len(settings)]).tolist() == settings.tolist()
 
 
 def test_gradients_that_an_optimizer_saw_come_before_its_settings():

@@ -108,14 +108,20 @@ class Compared:
         return found
 
     @cached_property
+    def chosen(self) -> Flags:
+        """Tell which pairs are settings of an optimizer: rounding plays no part in what differs."""
+        settings = np.array([is_setting(site) for site in self.places.sites], np.bool_)
+        found: Flags = settings[self.places.site]
+        return found
+
+    @cached_property
     def arose(self) -> Rows:
         """Where in its process each pair arose: its order; of settings, before what they move.
 
         They are recorded after it. What an optimizer is given comes before both.
         """
-        places = self.places
+        places, settings = self.places, self.chosen
         order = places.order.astype(np.int64)
-        settings = np.array([is_setting(site) for site in places.sites], np.bool_)[places.site]
         if not settings.any():
             return order
         by = np.lexsort((order, places.process))

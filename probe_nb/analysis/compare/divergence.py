@@ -188,7 +188,7 @@ def _sentence(
     others = f" and {more:,} more" if more > 0 and origin.phase in ("fed", "optimizer") else ""
     if origin.phase == "fed":
         return f"not fed the same at step {step}: {name} ({tensor(site)}){others}"
-    again = f", and again {plural(origin.again, 'time')}" if origin.again else ""
+    again = f", and again in {plural(origin.again, 'later step')}" if origin.again else ""
     if between is not None:
         one, other = (shown(each) for each in between)
         way = "before" if one == other or between[0] == at.module else f"between {one} and"

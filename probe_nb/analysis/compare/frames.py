@@ -112,13 +112,14 @@ def _judged(of: Compared, sizes: list[int]) -> dict[str, Any]:
     at = np.maximum(worst, 0)[None]
     allowed = np.take_along_axis(of.found.allowed * of.flow.own, at, 0)[0]
     apart = np.take_along_axis(of.found.apart, at, 0)[0]
+    tolerance = np.where(worst < 0, of.found.tolerance.extreme, allowed)
     measure = np.append(worst, np.full(sizes[1] + sizes[2], ABSENT))
     return {
         "verdict": pd.Categorical.from_codes(codes.astype(np.int64), pd.Index(VERDICTS)),
         "reason": pd.Categorical.from_codes(reason, texts),
         "measure": pd.Categorical.from_codes(measure.astype(np.int64), pd.Index(MEASURES)),
         "difference": _floats(np.where(worst < 0, of.found.difference, apart), sizes),
-        "tolerance": _floats(np.where(worst < 0, of.found.tolerance.extreme, allowed), sizes),
+        "tolerance": _floats(np.where(of.chosen, np.nan, tolerance), sizes),
         "came_in": _floats(of.flow.came_in, sizes),
     }
 

@@ -87,7 +87,7 @@ class Origin:
     Attributes:
         first: The first pair that differs.
         pairs: All pairs of the same call, or of the same parameter, that do.
-        again: Later pairs of the same site that do so of themselves.
+        again: In how many later steps the same site does so of itself.
     """
 
     phase: Phase
@@ -139,8 +139,9 @@ def _of_phase(of: Compared, phase: Phase, suspects: Rows) -> list[Origin]:
     for key, pairs in groups.items():
         if found and phase != "fed" and not _agrees(of, pairs[0]):
             continue
-        same = sum(_place(of, pair, phase) == key for pair in suspects.tolist()[:_MANY])
-        found.append(Origin(phase, pairs[0], np.array(pairs), same - len(pairs)))
+        mine = [p for p in suspects.tolist()[:_MANY] if _place(of, p, phase) == key]
+        again = len({int(number) for number in step[mine]}) - 1
+        found.append(Origin(phase, pairs[0], np.array(pairs), again))
     return found
 
 
