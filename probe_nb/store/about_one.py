@@ -44,9 +44,18 @@ def as_info(found: Any) -> RunInfo:
         raise UnknownError(f"it says of itself what `{unknown[0]}` is")
     info = RunInfo(**found)
     for field in dataclasses.fields(RunInfo):
-        value, wanted = getattr(info, field.name), _TYPES[field.name]
-        if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
-            raise TypeError(f"`{field.name}` is {type(value).__name__}")
+        _check_type(field.name, getattr(info, field.name))
+    _check_texts(info)
+    return info
+
+
+def _check_type(name: str, value: Any) -> None:
+    wanted = _TYPES[name]
+    if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+        raise TypeError(f"`{name}` is {type(value).__name__}")
+
+
+def _check_texts(info: RunInfo) -> None:
     texts = [*info.notices, *info.devices, *info.models, *info.models.values()]
     texts += [*info.shared, *info.shared.values(), *info.moved]
     texts += [*info.wrapped, *info.wrapped.values()]
@@ -62,4 +71,3 @@ def as_info(found: Any) -> RunInfo:
             raise TypeError("a number is not a number")
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("a text is not a text")
-    return info

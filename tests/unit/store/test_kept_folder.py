@@ -362,7 +362,7 @@ def test_a_folder_that_is_none_of_ours_is_refused_in_words(tmp_path, text):
 def test_a_folder_of_a_newer_version_is_refused_as_that(tmp_path, change):
     about = {"format": "probe_nb tensors", "version": 1, "id": "a", "info": {}}
     (tmp_path / "run.json").write_text(json.dumps({**about, **change}))
-    with pytest.raises(RunFormatError, match="a newer version than this.*Update with"):
+    with pytest.raises(RunFormatError, match=r"a newer version than this.*Update with"):
         probe.load(tmp_path)
 
 
