@@ -27,6 +27,7 @@ import numpy as np
 
 from benchmarks import in_kernel
 from benchmarks.report import machine
+from probe_nb.analysis.window import WINDOW
 from probe_nb.view import BUNDLE, wire
 from tests.browser.harness import open_page
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 ROUNDS: Final = 5
-STEPS: Final = 64
 SIZES: Final = (200, 2_000, 20_000)
 BARS: Final = {200: 500, 2_000: 500, 20_000: 1500}
 """Milliseconds till a table of so many rows is shown."""
@@ -51,7 +51,8 @@ _PAGE: Final = """<!doctype html><meta charset=utf-8><style>body {{ margin: 0 }}
 <script type=module>
 const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
 const frames = {frames}.map((text) => new DataView(bytes(text).buffer));
-const state = {{ sites: {sites}, status: {status}, frame: frames[0] }};
+const trend = new DataView(bytes("{trend}").buffer);
+const state = {{ sites: {sites}, status: {status}, frame: frames[0], trend }};
 const heard = [];
 const model = {{ get: (k) => state[k], on: (_, f) => heard.push(f), off() {{}} }};
 const code = new Blob([new TextDecoder().decode(bytes("{code}"))], {{ type: "text/javascript" }});
@@ -174,6 +175,7 @@ def _round(page: Page, path: Path) -> tuple[float, float, float, float]:
 def _page(rows: int) -> str:
     return _PAGE.format(
         frames=json.dumps([base64.b64encode(_frame(rows, seed)).decode() for seed in (0, 1)]),
+        trend=base64.b64encode(_trend(rows)).decode(),
         sites=json.dumps(_sites(rows)),
         status=json.dumps(_status(rows)),
         code=base64.b64encode(BUNDLE.read_bytes()).decode(),
@@ -208,9 +210,13 @@ def _frame(rows: int, seed: int) -> bytes:
     table["badges"] = np.where(np.arange(rows) >= rows // 2, 1 + 256, 0)
     sizes = np.full(rows, 24)
     bins = np.tile(np.r_[112:124, 368:380], rows)
-    spark = np.exp(rng.standard_normal((rows, STEPS)))
     columns = [table[name] for name in wire.COLUMNS]
-    return wire.frame(columns, spark, sizes, bins, rng.integers(1, 999, len(bins)))
+    return wire.frame(columns, np.empty((rows, 0)), sizes, bins, rng.integers(1, 999, len(bins)))
+
+
+def _trend(rows: int) -> bytes:
+    rng = np.random.default_rng(rows)
+    return wire.trend(np.arange(WINDOW), np.exp(rng.standard_normal((rows, WINDOW))))
 
 
 if __name__ == "__main__":

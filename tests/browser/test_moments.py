@@ -197,6 +197,27 @@ def test_the_button_is_there_while_the_run_is_open_and_only_if_a_kernel_can_be_i
     stop.click()
     expect(stop).to_be_disabled()  # for a while
     expect(stop).to_be_enabled()
+    page.evaluate(
+        """() => {
+            const slots = new Set();
+            window.kernel = { status: "busy", interrupt: async () => {}, statusChanged: {
+                connect: (slot) => slots.add(slot), disconnect: (slot) => slots.delete(slot) } };
+            window.say = (status) => slots.forEach((slot) => slot(window.kernel, status));
+            window.slots = slots;
+            window.models[0].widget_manager = { kernel: window.kernel };
+        }"""
+    )
+    update(page, widget)
+    expect(stop).to_be_enabled()
+    assert page.evaluate("window.slots.size") == 1
+    page.evaluate("say('idle')")
+    expect(stop).to_be_disabled()
+    expect(stop).to_have_attribute("title", "No cell runs")
+    page.evaluate("say('busy')")
+    expect(stop).to_be_enabled()
+    page.evaluate("say('idle')")
+    update(page, widget)  # numbers come: a cell runs, whatever was said
+    expect(stop).to_be_enabled()
     widget.status = Inspector(run).status
     update(page, widget)
     expect(stop).to_be_hidden()

@@ -44,6 +44,8 @@ export class Detail {
   readonly element = h("section", { class: "detail", "aria-label": "Selected tensor" });
   private shown: [data: Data, row: number] | null = null;
   private width = 0;
+  /** The room that there is: to measure it in the midst of an update takes longer than the rest. */
+  private inside = 0;
   private readonly sizes = new ResizeObserver(() => this.resized());
   private readonly theme = new MutationObserver(() => this.redraw());
 
@@ -108,7 +110,8 @@ export class Detail {
 
   /** The width that a chart has. */
   private room(): number {
-    const inside = this.element.clientWidth - 24;
+    this.inside ||= this.element.clientWidth;
+    const inside = this.inside - 24;
     const each = inside >= TWO ? (inside - 28) / 2 : inside;
     return Math.round(Math.min(WIDE, Math.max(NARROW, each)));
   }
@@ -118,6 +121,7 @@ export class Detail {
   }
 
   private resized(): void {
+    this.inside = this.element.clientWidth;
     if (this.room() !== this.width) this.again();
   }
 

@@ -60,21 +60,14 @@ export class Received {
   }
 }
 
-/** Bytes of a frame without its spark. */
-export function bytesOf({ columns, offsets, bins }: Frame): number {
-  return COLUMNS.length * columns.order.byteLength + 4 * offsets.length + 6 * bins.length;
+/** Bytes that a frame keeps in memory: all that it was received with. */
+export function bytesOf({ columns }: Frame): number {
+  return columns.order.buffer.byteLength;
 }
 
-/** The same numbers in memory of their own, without the spark: a view would hold on to all that was received. */
+/** Without the trend: that of the whole run is shown at every step. */
 function lean(frame: Frame): Frame {
-  const { columns, offsets, bins, counts, rows } = frame;
-  return {
-    ...{ rows, spark: new Float64Array(0), sparkLength: 0, compared: null },
-    columns: each((name) => columns[name].slice()),
-    offsets: offsets.slice(),
-    bins: bins.slice(),
-    counts: counts.slice(),
-  };
+  return { ...frame, spark: new Float64Array(0), sparkLength: 0, sparkSteps: undefined };
 }
 
 /** Moments of some rows as moments of all: what is not known of a row says that it was not kept. */

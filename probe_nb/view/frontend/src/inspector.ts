@@ -54,7 +54,7 @@ export class Inspector {
   });
   private readonly stop: StopButton;
   private readonly trouble = new Trouble();
-  private readonly sizes = new ResizeObserver(() => this.table.paint());
+  private readonly sizes = new ResizeObserver(() => this.table.look());
   private choice: Choice = { ...EVERYTHING, order: EXECUTION };
   private data = new Data(new Sites([]), parseStatus(""), emptyFrame());
   private axis: Axis | undefined;
@@ -163,6 +163,7 @@ export class Inspector {
 
   private show(): void {
     const { data, choice, columns } = this;
+    this.table.measure();
     const column = columns.find(({ key }) => key === choice.order.by);
     const rows = visibleRows(data, choice, column?.sort);
     this.rows = this.byModule ? headsOf(data.sites, rows) : rows;

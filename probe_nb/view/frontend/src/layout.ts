@@ -2,6 +2,7 @@
 import { arranged, widths, type Column } from "./cells";
 import type { Data } from "./data";
 import { setAttribute } from "./dom";
+import type { Port } from "./port";
 
 const NARROWEST = 36;
 /** Where the table has less room than this, what is wrong stands right behind the name. */
@@ -26,11 +27,13 @@ export class Layout {
 
   /**
    * @param element What scrolls.
+   * @param port What of it is in view.
    * @param edge Shades the right edge as long as more columns follow there.
    * @param lines The cells of every row there is, the head's first.
    */
   constructor(
     private readonly element: HTMLElement,
+    private readonly port: Port,
     private readonly edge: HTMLElement,
     private readonly lines: () => readonly HTMLElement[][],
   ) {}
@@ -53,7 +56,7 @@ export class Layout {
     });
     this.hidden = hidden;
     this.nonfinite = nonfinite;
-    this.arrange(this.element.clientWidth);
+    this.arrange(this.port.width);
   }
 
   private arrange(room: number): void {
@@ -72,7 +75,7 @@ export class Layout {
 
   /** Give the columns their places; where not all fit, the module's takes what the last whole one leaves over. */
   lay(): void {
-    const room = this.element.clientWidth;
+    const room = this.port.width;
     this.arrange(room);
     const laid = [room, ...this.pixels, "", ...this.places].join();
     if (laid !== this.laid) {
@@ -127,14 +130,14 @@ export class Layout {
 
   /** Hide columns of which only a part is in view: half a number reads as another one. */
   private crop(): void {
-    const { scrollLeft, clientWidth } = this.element;
+    const { left: begin, width } = this.port;
     const module = this.edges[0]?.[1] ?? 0;
     const last = this.edges.reduce((most, [, right]) => Math.max(most, right), 0);
-    this.edge.hidden = !clientWidth || last <= scrollLeft + clientWidth + 1;
+    this.edge.hidden = !width || last <= begin + width + 1;
     const cut = new Set<number>();
     this.edges.forEach(([left, right], at) => {
-      if (!at || !clientWidth) return;
-      if (left < scrollLeft + module - 1 || right > scrollLeft + clientWidth + 1) cut.add(at);
+      if (!at || !width) return;
+      if (left < begin + module - 1 || right > begin + width + 1) cut.add(at);
     });
     if (cut.size === this.cut.size && [...cut].every((at) => this.cut.has(at))) return;
     this.cut = cut;

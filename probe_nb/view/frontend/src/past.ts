@@ -51,7 +51,7 @@ export class Past {
   }
 
   private why(status: Status, rows: number, moments: number): string {
-    if (status.comparison) return "no steps to choose: each row shows the step in which the two runs part";
+    if (status.comparison) return ""; // each row shows the step in which the two runs part
     if (this.fault) return `the earlier steps cannot be read: ${this.fault}`;
     if (this.brought && moments > 1) {
       const fewer = this.brought.rows < rows;

@@ -60,7 +60,8 @@ export class Slider {
     this.line.disabled = few;
     this.line.classList.toggle("past", moment !== null);
     this.element.classList.toggle("few", few);
-    this.element.hidden = step === null && few && !why;
+    // two runs are shown at the step in which they part, and at no other
+    this.element.hidden = status.comparison !== null || (step === null && few && !why);
     const newest = Math.max(status.step ?? 0, moments.at(-1)?.step ?? 0);
     const { began } = data;
     this.mark(began, moments[began]?.step);

@@ -11,13 +11,14 @@ import { Heads } from "./heads";
 import type { Axis } from "./histogram";
 import { handled } from "./keys";
 import { Layout } from "./layout";
+import { Port } from "./port";
 import { flat, type Group, type Listed } from "./tree";
 import { stepOf } from "./walk";
 import { INF, NAN } from "./words";
 
 const ROW_HEIGHT = 24;
 const HEAD_HEIGHT = 25;
-const OVERSCAN = 4;
+const OVERSCAN = 2;
 
 interface Row {
   element: HTMLElement;
@@ -41,6 +42,7 @@ export class Table {
   readonly edge = h("div", { class: "edge", "aria-hidden": "true", hidden: true });
   private readonly body = h("div", { class: "rows", role: "rowgroup" });
   private readonly empty = h("div", { class: "empty" });
+  private readonly port: Port;
   private readonly layout: Layout;
   private readonly heads: Heads;
   private table: readonly Column[] = [];
@@ -52,6 +54,8 @@ export class Table {
   private axis: Axis = { low: 0, high: 0 };
   private selected = -1;
   private version = 0;
+  /** The height of all rows. */
+  private stretched = 0;
 
   constructor(private readonly events: TableEvents) {
     this.element = h("div", {
@@ -59,10 +63,11 @@ export class Table {
       role: "grid",
       tabindex: 0,
       "aria-label": "Observed tensors",
-      onscroll: () => this.paint(),
+      onscroll: () => this.look(),
       onkeydown: (event: KeyboardEvent) => this.key(event),
     });
-    this.layout = new Layout(this.element, this.edge, () => [this.heads.cells, ...this.pool.map((row) => row.cells)]);
+    this.port = new Port(this.element);
+    this.layout = new Layout(this.element, this.port, this.edge, () => [this.heads.cells, ...this.pool.map((row) => row.cells)]);
     this.heads = new Heads(this.layout, {
       sort: (order) => this.events.sort(order),
       resize: (column, width) => this.resize(column, width),
@@ -104,15 +109,23 @@ export class Table {
     setAttribute(this.element, "aria-rowcount", String(rows.length + 1));
     setAttribute(this.element, "aria-colcount", String(this.layout.places.length));
     this.element.classList.toggle("nested", listed.tree);
-    this.body.style.height = `${rows.length * ROW_HEIGHT}px`;
+    this.stretch(rows.length * ROW_HEIGHT);
     setText(this.empty, rows.length ? "" : emptyText);
     this.empty.hidden = rows.length > 0;
     this.heads.show(order, axis);
     this.paint();
   }
 
+  private stretch(height: number): void {
+    if (height === this.stretched) return;
+    this.stretched = height;
+    this.body.style.height = `${height}px`;
+    this.port.measure(); // a scroll bar may come or go, and what was scrolled to may be gone
+  }
+
   select(row: number): void {
-    if (row !== this.selected) this.onGroup = null;
+    if (row === this.selected) return;
+    this.onGroup = null;
     this.selected = row;
     this.paint();
   }
@@ -122,31 +135,44 @@ export class Table {
     const index = this.list.rows.indexOf(row);
     if (index < 0) return;
     const top = index * ROW_HEIGHT;
-    const height = this.element.clientHeight - HEAD_HEIGHT;
-    const { scrollTop } = this.element;
-    if (top < scrollTop || lead) this.element.scrollTop = top - lead * ROW_HEIGHT;
-    else if (top + ROW_HEIGHT > scrollTop + height) this.element.scrollTop = top + ROW_HEIGHT - height;
+    this.measure();
+    const height = this.port.height - HEAD_HEIGHT;
+    if (top < this.port.top || lead) this.port.go(top - lead * ROW_HEIGHT);
+    else if (top + ROW_HEIGHT > this.port.top + height) this.port.go(top + ROW_HEIGHT - height);
     this.paint();
   }
 
   /** The row at the upper edge and how far it is scrolled out, to come back to it when rows are put in above. */
   anchor(): { row: number; offset: number } {
-    const index = Math.floor(this.element.scrollTop / ROW_HEIGHT);
-    return { row: this.list.rows[index] ?? -1, offset: this.element.scrollTop - index * ROW_HEIGHT };
+    this.measure();
+    const index = Math.floor(this.port.top / ROW_HEIGHT);
+    return { row: this.list.rows[index] ?? -1, offset: this.port.top - index * ROW_HEIGHT };
   }
 
   restore(row: number, offset: number): void {
     const index = this.list.rows.indexOf(row);
-    if (index >= 0) this.element.scrollTop = index * ROW_HEIGHT + offset;
+    if (index < 0) return;
+    this.port.go(index * ROW_HEIGHT + offset);
   }
 
-  paint(): void {
+  /** Find out what is in view: before the page is changed. */
+  measure(): void {
+    this.port.measure();
+  }
+
+  /** Show what came into view. */
+  look(): void {
+    this.measure();
+    this.paint();
+  }
+
+  private paint(): void {
     if (!this.data) return;
     this.layout.lay();
     const { length } = this.list.rows;
-    const height = this.element.clientHeight || 400;
+    const height = this.port.height || 400;
     const inView = Math.ceil(height / ROW_HEIGHT) + 2 * OVERSCAN;
-    const first = Math.max(0, Math.floor(this.element.scrollTop / ROW_HEIGHT) - OVERSCAN);
+    const first = Math.max(0, Math.floor(this.port.top / ROW_HEIGHT) - OVERSCAN);
     const last = Math.min(length, first + inView);
     this.grow(Math.min(length, inView));
     const used = new Set<Row>();
@@ -195,6 +221,7 @@ export class Table {
     if (row >= 0) {
       this.onGroup = null;
       this.events.select(row);
+      this.paint(); // it may be the selected one, and the keys on a group
     } else if (group) {
       this.onGroup = group.key;
       this.events.fold(group, !group.open);
@@ -231,7 +258,7 @@ export class Table {
 
   private key(event: KeyboardEvent): void {
     if (event.altKey || event.ctrlKey || event.metaKey || event.target !== this.element) return;
-    const page = Math.max(1, Math.floor(this.element.clientHeight / ROW_HEIGHT) - 2);
+    const page = Math.max(1, Math.floor(this.port.height / ROW_HEIGHT) - 2);
     const at = this.list.rows.findIndex((row) => this.current(row));
     const step = stepOf(event.key, this.list, at, page);
     if (!step) return;

@@ -11,9 +11,17 @@ export interface Model {
   widget_manager?: { kernel?: Kernel | null } | null;
 }
 
+interface Signal {
+  connect?(slot: (sender: unknown, status: unknown) => void): unknown;
+  disconnect?(slot: (sender: unknown, status: unknown) => void): unknown;
+}
+
 /** What a notebook knows of its kernel, as far as we use it. */
 export interface Kernel {
   interrupt?(): Promise<void>;
+  /** "idle", "busy" and others. */
+  status?: string;
+  statusChanged?: Signal;
 }
 
 /** Where a record was taken; row i of `sites` is row i of the frame. */
