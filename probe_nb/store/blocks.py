@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from probe_nb.store.left_behind import PREFIX, held, sweep
 from probe_nb.store.missing import gone
 from probe_nb.store.table import DTYPES, Arrays
 
@@ -183,16 +184,22 @@ def _ragged(column: Any, field: Any) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 class Folder:
-    """A folder of one run's own, removed with the run or when Python ends."""
+    """A folder of one run's own, removed with the run or when Python ends.
+
+    If the process is killed, the next one that makes such a folder removes it.
+    """
 
     def __init__(self) -> None:
         """Make it where large temporary files belong: `TMPDIR`, else `/var/tmp`."""
         named = any(os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
         large = "/var/tmp"  # noqa: S108 - mkdtemp makes a private folder; /tmp may be memory
         there = not named and os.path.isdir(large) and os.access(large, os.W_OK)  # noqa: PTH112
-        self.path = Path(tempfile.mkdtemp(prefix="probe_nb-", dir=large if there else None))
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=large if there else None))
         self._owner = os.getpid()
-        self._remove = weakref.finalize(self, _remove, self.path, self._owner)
+        locks: list[IO[bytes] | None] = []
+        self._remove = weakref.finalize(self, _remove, self.path, self._owner, locks)
+        locks.append(held(self.path))
+        sweep(self.path.parent)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Be pickled as a new one: what is in it comes with the parts."""
@@ -233,9 +240,12 @@ class Folder:
         return Part(first, first + rows, path, self, steps)
 
 
-def _remove(path: Path, owner: int) -> None:
+def _remove(path: Path, owner: int, locks: list[IO[bytes] | None]) -> None:
     if os.getpid() == owner:  # a forked child holds a copy of the run, but not its files
         shutil.rmtree(path, ignore_errors=True)
+    for lock in locks:
+        if lock is not None:
+            lock.close()
 
 
 def _table(columns: Arrays) -> Any:

