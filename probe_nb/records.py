@@ -89,7 +89,8 @@ class Records:
             **filters: `step`, `micro_step`, `rank`, `call`, `model`, `module`, `type`,
                 `direction`, `role`, `leaf`, `status`. Text is a shell pattern (`"layers.*"`), or
                 a list of patterns; a number is a number, a list, a `range`, a `slice`, or a text
-                as `steps=` takes it (`"0-3"`). The root module is `""` or `"(root)"`.
+                as `steps=` takes it (`"0-3"`). The root module is `""` or `"(root)"`; in
+                the frame it is `""`, as in `model.named_modules()`.
 
         Returns:
             A DataFrame; empty where no row passes. Numbers that no row has are no mistake, so
