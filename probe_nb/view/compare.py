@@ -15,7 +15,7 @@ import pandas as pd
 from probe_nb.analysis.words import number, plural
 from probe_nb.terms import printable, shown
 from probe_nb.view.frame import title
-from probe_nb.view.html import aligned
+from probe_nb.view.html import aligned, sideways
 
 if TYPE_CHECKING:
     from probe_nb.analysis.compare.divergence import Divergence
@@ -267,7 +267,7 @@ def _html_table(of: Comparison) -> str:
     found = rows(of, ROWS)
     body = "\n".join(_line(_cells(row)) for row in found.itertuples())
     inside = f"<thead>\n<tr>{head}</tr>\n</thead>\n<tbody>\n{body}\n</tbody>"
-    table = f'<table cellpadding="4">\n{inside}\n</table>'
+    table = sideways(f'<table cellpadding="4">\n{inside}\n</table>')
     left = len(of) - len(found)
     if left <= 0:
         return table

@@ -110,7 +110,7 @@ def _table(builder: FrameBuilder) -> str:
     )
     body = "\n".join(_line(row) for row in rows_of(builder, order[:ROWS]))
     rows = f"<thead>\n<tr>{head}</tr>\n</thead>\n<tbody>\n{body}\n</tbody>"
-    table = f'<table cellpadding="4">\n{rows}\n</table>'
+    table = sideways(f'<table cellpadding="4">\n{rows}\n</table>')
     left = len(order) - ROWS
     if left <= 0:
         return table
@@ -139,6 +139,11 @@ def _line(row: Row) -> str:
         + "".join(f"<td {aligned(align)}>{cell}</td>" for cell, (_, align) in pairs)
         + "</tr>"
     )
+
+
+def sideways(table: str) -> str:
+    """Let a table that is too wide for its place scroll there: what is around it stays."""
+    return f'<div style="overflow-x:auto">{table}</div>'
 
 
 def aligned(align: str) -> str:

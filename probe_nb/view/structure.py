@@ -17,7 +17,7 @@ from probe_nb.store.blocks import whole
 from probe_nb.store.columns import Columns
 from probe_nb.terms import Made, Role, RunInfo, printable, shown
 from probe_nb.view.frame import FrameBuilder
-from probe_nb.view.html import aligned
+from probe_nb.view.html import aligned, sideways
 
 _COUNTED: Final = Made._fields[3:]
 COLUMNS: Final = (*Made._fields, "step", "calls", *THROUGH.values())
@@ -95,7 +95,7 @@ class Structure:
         body = "\n".join(self._row(*each) for each in self._drawn(ROWS))
         table = f"<thead>\n<tr>{head}</tr>\n</thead>\n<tbody>\n{body}\n</tbody>"
         parts = [f"<div><b>{escape(self._title())}</b></div>"]
-        parts += [f'<table cellpadding="4">\n{table}\n</table>']
+        parts += [sideways(f'<table cellpadding="4">\n{table}\n</table>')]
         parts += [f"<div>{escape(line)}</div>" for line in self._left(ROWS)]
         return printable("\n".join(parts))
 

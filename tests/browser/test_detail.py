@@ -87,9 +87,10 @@ def test_the_heat_map_says_what_it_shows_and_what_a_cell_holds(page, run, tmp_pa
     pane = opened(page, run, tmp_path / "run.html")
     choose(page, "fc input linear")
     heat, words = pane.locator("canvas.heat"), pane.locator(".over-steps .readout")
-    assert heat.get_attribute("aria-label") == (
+    expect(heat).to_have_attribute(
+        "aria-label",
         f"histograms of {STEPS} steps, 0 to 7; values of both signs between 2⁻³ and 2⁵; "
-        f"NaN in step {FIRST_BAD}, 7"
+        f"NaN in step {FIRST_BAD}, 7",
     )
     heat.focus()
     page.keyboard.press("ArrowRight")  # the strip of signs over the last step
@@ -238,3 +239,16 @@ def test_the_copied_expression_gives_the_records_of_its_row_of_every_kind(page, 
         assert rows["order"].tolist() == whole["order"].tolist()
         found.append(site)
     assert sorted(found) == sorted(sites)
+
+
+def test_of_a_learning_rate_its_number_is_shown_and_no_histogram(page, run, tmp_path):
+    pane = opened(page, run, tmp_path / "run.html")
+    choose(page, "group0.lr")
+    expect(pane.locator(".numbers dt")).to_have_text(["value"])
+    expect(pane.locator(".numbers dd")).to_have_text(["0.1"])
+    expect(pane.locator(".trend svg")).to_be_visible()
+    for drawing in (".values", ".over-steps"):
+        expect(pane.locator(drawing)).to_be_hidden()
+    choose(page, "fc weight param")
+    for drawing in (".values", ".over-steps"):
+        expect(pane.locator(drawing)).to_be_visible()

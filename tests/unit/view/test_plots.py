@@ -247,7 +247,7 @@ for ax in (
             "MPLCONFIGDIR": str(tmp_path),
             "PYTHONPATH": ":".join(sys.path),
         },
-        timeout=120,
+        timeout=250,
     )
     assert done.returncode == 0, done.stderr
 

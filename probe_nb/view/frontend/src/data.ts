@@ -106,6 +106,13 @@ export class Data {
     return direction === "optimizer" && role.startsWith("param") ? `${role} (optimizer)` : role;
   }
 
+  /** Whether a row is one number that an optimizer was given: a learning rate and the like. */
+  setting(row: number): boolean {
+    const { direction, role, api } = this.site(row);
+    const numel = this.value("numel", row) > 0 ? this.value("numel", row) : this.before("numel", row);
+    return direction === "optimizer" && role === "state" && api !== undefined && numel === 1;
+  }
+
   /** The badges of a row as bits; a row without a record is absent, not healthy. */
   bits(row: number): number {
     const bits = this.value("badges", row);

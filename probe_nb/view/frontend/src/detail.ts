@@ -8,7 +8,7 @@ import { ABSENT, count, plural } from "./format";
 import { advices, findings } from "./findings";
 import { HeatView } from "./heatview";
 import { histogramOf } from "./histogram";
-import { counts, statistics } from "./numbers";
+import { numbers } from "./numbers";
 import { legend, pairFindings, pairNumbers } from "./pairdetail";
 import type { Pictures } from "./picture";
 import { PictureView } from "./pictureview";
@@ -85,7 +85,7 @@ export class Detail {
     const compared = data.frame.compared !== null;
     // pictures before advice: what is seen says what is wrong
     this.advice.replaceChildren(...(compared ? [] : advices(data, row)));
-    this.numbers.replaceChildren(...(compared ? pairNumbers(data, row) : [statistics(data, row), counts(data, row)]));
+    this.numbers.replaceChildren(...(compared ? pairNumbers(data, row) : numbers(data, row)));
     this.siblings.show(data, row);
     const stack = stackView(data.site(row).stack ?? "", data.sites.stacks);
     this.around.replaceChildren(
@@ -98,6 +98,7 @@ export class Detail {
   private paint(data: Data, row: number): void {
     this.width = this.room();
     const before = data.frame.compared?.baseline;
+    const setting = data.setting(row);
     this.heat.show(data, row, this.width);
     const limits = limitsOf(data, row);
     this.histogram.replaceChildren(
@@ -106,6 +107,10 @@ export class Detail {
     this.key.replaceChildren(...(before ? [legend()] : []));
     this.trend.show(data, row, this.width);
     this.kept.show(data, row, this.width);
+    // of one number there is nothing to draw but how it went on
+    this.values.hidden = setting;
+    this.trend.element.hidden = setting && before !== undefined;
+    if (setting) this.heat.element.hidden = this.kept.element.hidden = true;
   }
 
   /** The width that a chart has. */

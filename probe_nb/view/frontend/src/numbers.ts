@@ -18,7 +18,14 @@ const HARMLESS = new Set(["zero", "subnormal"]);
 
 type Entry = [name: string, value: string, note: string, alarm: boolean];
 
-export function statistics(data: Data, row: number): HTMLElement {
+/** The numbers of a row; of one that is a single number that alone. */
+export function numbers(data: Data, row: number): HTMLElement[] {
+  const value = data.value("mean", row);
+  if (data.setting(row) && !Number.isNaN(value)) return [list("statistics", [["value", exact(value), "", false]])];
+  return [statistics(data, row), counts(data, row)];
+}
+
+function statistics(data: Data, row: number): HTMLElement {
   const why = statusReason(data.value("status", row));
   return list(
     "statistics",
@@ -30,7 +37,7 @@ export function statistics(data: Data, row: number): HTMLElement {
   );
 }
 
-export function counts(data: Data, row: number): HTMLElement {
+function counts(data: Data, row: number): HTMLElement {
   const why = statusReason(data.value("status", row));
   const total = data.value("numel", row);
   return list(

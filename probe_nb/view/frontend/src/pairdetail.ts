@@ -66,14 +66,14 @@ function several(data: Data, row: number): string {
 
 export function pairNumbers(data: Data, row: number): HTMLElement[] {
   const head = ["", "baseline", "candidate", "difference"].map((name) => h("th", { scope: "col" }, name));
-  const lines = [
+  const lines = data.setting(row) ? [line("value", data.before("mean", row), data.value("mean", row))] : [
     ...STATISTICS.map((name) => line(name, data.before(name, row), data.value(name, row))),
     ...([["numel", "elements"], ...COUNTS] as const).map(([column, name]) => line(name, counted(data.before(column, row)), counted(data.value(column, row)))),
   ];
   const found = OF_TENSORS.filter(([column]) => !Number.isNaN(data.pair(column, row)));
   const distance = data.pair("histogram_distance", row);
   const shared: [string, number][] = found.map(([column, name]) => [name, data.pair(column, row)]);
-  if (!Number.isNaN(distance)) shared.unshift(["share in another bin", distance]);
+  if (!Number.isNaN(distance) && !data.setting(row)) shared.unshift(["share in another bin", distance]);
   const more = shared.flatMap(([name, value]) => [h("dt", {}, name), h("dd", { title: exact(value) }, number(value, 4))]);
   return [
     h("table", { class: "both" }, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...lines)),
