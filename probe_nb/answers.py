@@ -57,7 +57,8 @@ class Answers(Records):
         >>> run.findings()["sentence"].item()
         'NaN first appeared at step 0 in (root) (forward input)'
         """
-        return findings.as_frame(self._findings(thresholds))
+        found = self._findings(thresholds)
+        return findings.as_frame(found, "" if found else self._unjudged())
 
     def what_if(self, dtype: Any, step: int | None = None) -> pd.DataFrame:
         """Return what another dtype would do to the values of each site, worst first.
@@ -101,6 +102,15 @@ class Answers(Records):
             return Judge(tally).findings(self.info)
         with reading(self) as builder:
             return builder.judge.findings(self.info)
+
+    def _unjudged(self) -> str:
+        """Say why nothing can be found in a run without numbers; "" where there are some."""
+        from probe_nb.view.frame import reading
+
+        with reading(self) as builder:
+            said = builder.verdict()
+        parts = ("Nothing could be judged", said.sentence, said.detail)
+        return ". ".join(part for part in parts if part) if said.kind == "empty" else ""
 
     # -- what is the matter ----------------------------------------------------------------------
 

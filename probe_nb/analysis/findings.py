@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from probe_nb.analysis.finding import SEVERITIES, Finding
-from probe_nb.analysis.listed import Listed
+from probe_nb.analysis.listed import NOTHING, Listed
 from probe_nb.analysis.rules import (
     activations,
     alerts,
@@ -180,10 +180,12 @@ def _blown_up(scene: Scene, born: Finding) -> bool:
     return bool(len(finite) and finite.max() >= scene.limits.blown_up)
 
 
-def as_frame(findings: list[Finding]) -> Listed:
-    """Return findings as a DataFrame."""
+def as_frame(findings: list[Finding], unjudged: str = "") -> Listed:
+    """Return findings as a DataFrame; `unjudged` says why there can be none."""
     rows = [[getattr(each, name) for name in COLUMNS] for each in findings]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     frame["rows"] = frame["rows"].map(list)
     text = [n for n in COLUMNS if n not in {"step", "rows", "value", "threshold"}]
-    return Listed(frame.astype(dict.fromkeys(text, "str") | {"step": "int64"}))
+    made = Listed(frame.astype(dict.fromkeys(text, "str") | {"step": "int64"}))
+    made.attrs["nothing"] = unjudged or NOTHING
+    return made

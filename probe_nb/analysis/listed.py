@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
+from html import escape
 from typing import Any, Final
 
 import pandas as pd
@@ -37,15 +38,18 @@ class Listed(Whole):
     def __repr__(self) -> str:
         """Write each finding in a few lines, worst first."""
         lines = [line for _, each in self.iterrows() for line in _lines(each)]
-        return printable("\n".join(lines)) or NOTHING
+        return printable("\n".join(lines)) or self._nothing()
 
     def _repr_html_(self) -> str:
         """Write what a person reads as a table, no text cut short; the rest is in the columns."""
         if self.empty:
-            return f"<div>{NOTHING}</div>"
+            return f"<div>{escape(self._nothing())}</div>"
         shown = pd.DataFrame(self)[list(_SHOWN)].map(lambda cell: printable(str(cell)))
         with pd.option_context("display.max_colwidth", None):
             return str(shown.to_html(index=False, justify="left", border=0))
+
+    def _nothing(self) -> str:
+        return printable(self.attrs.get("nothing", NOTHING))
 
 
 def _lines(finding: Any) -> list[str]:

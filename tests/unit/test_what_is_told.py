@@ -240,6 +240,27 @@ def test_a_healthy_run_has_nothing_found_in_words():
     assert len(run.findings()) == 0
 
 
+def test_a_run_without_numbers_is_not_called_healthy(tmp_path):
+    model = nn.Linear(2, 1)
+    with probe.watch(model, structure=True, live=False) as shapes:
+        model(torch.ones(1, 2))
+    keep = probe.Keep("*", folder=tmp_path / "kept")
+    with probe.watch(model, keep=keep, live=False):
+        model(torch.ones(1, 2))
+    with probe.watch(model, live=False) as idle:
+        pass
+    said = {
+        "Shapes and dtypes alone were recorded": shapes,
+        "No records were saved here": probe.load(tmp_path / "kept"),
+        "Nothing was recorded": idle,
+    }
+    for words, run in said.items():
+        found = run.findings()
+        assert found.empty
+        assert repr(found).startswith(f"Nothing could be judged. {words}")
+        assert words in found._repr_html_()
+
+
 def test_what_tells_rows_apart_is_seen_in_a_narrow_terminal(stuck):
     with pd.option_context("display.width", 80, "display.max_columns", 0):
         assert "ratio" in repr(stuck.updates(2)).splitlines()[0]
