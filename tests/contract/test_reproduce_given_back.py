@@ -240,7 +240,7 @@ def test_a_forked_process_restores_its_own_and_leaves_ours():
 
     process = context.Process(target=child)
     process.start()
-    process.join(60)
+    process.join(250)
     assert reader.recv() == (seeded._changes[0].before, False)
     assert (os.environ["PYTHONHASHSEED"], numbers()) == ("3", here)
     seeded.restore()
