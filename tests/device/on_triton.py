@@ -60,7 +60,7 @@ def ready(everything: dict[str, torch.Tensor]) -> None:
         gpu.serves(t)
     for thread in threading.enumerate():
         if thread is not threading.current_thread():
-            thread.join(60)
+            thread.join()
 
 
 def main() -> None:

@@ -65,7 +65,7 @@ def main(number: int, out: Path) -> None:
     import probe_nb as probe
 
     found: dict[str, Any] = {}
-    with ipp.Cluster(n=number, log_level=40, engine_timeout=120) as client:
+    with ipp.Cluster(n=number, log_level=40, engine_timeout=240) as client:
         view = client[:]
         view.block = True
         view.scatter("me", client.ids, flatten=True)

@@ -27,7 +27,7 @@ def main(rank: int, world: int, store: str, out: str, names: list[str]) -> None:
         init_method=f"file://{store}",
         rank=rank,
         world_size=world,
-        timeout=dt.timedelta(seconds=30),
+        timeout=dt.timedelta(seconds=200),
     )
     found: dict[str, object] = {}
     for name in names:

@@ -30,7 +30,7 @@ def engines(request, tmp_path_factory):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=280,
         check=False,
     )
     if not (folder / "out").exists():

@@ -160,7 +160,7 @@ def test_what_torchrun_started_is_loaded_as_one_run(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     subprocess.run(
-        [*command, str(script), str(tmp_path / "job")], check=True, env=environment, timeout=120
+        [*command, str(script), str(tmp_path / "job")], check=True, env=environment, timeout=280
     )
     run = probe.load(tmp_path / "job")
     rows = run.frame(role="input", module="(root)")

@@ -18,6 +18,7 @@ Runs = Callable[..., str]
 HERE = Path(__file__).parent
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items):
     """Let one worker run what needs msProbe's dumps: they are made once."""
     for item in items:
@@ -82,7 +83,7 @@ def printed(python: str | Path, *args: str | Path, cwd: Path) -> str:
         env=where | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(cwd)},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=280,
         check=False,
     )
     assert found.returncode == 0, f"{found.stdout[-3000:]}\n{found.stderr[-6000:]}"
