@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).parents[2]
+SECONDS = 200
+"""What the kernel may take for a cell, on a machine that is busy with much else."""
+
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 MODEL = """
@@ -105,7 +108,9 @@ class Kernel:
                 if kind == "display_data" or name in displays:
                     displays[name] = content["data"].get("text/plain", "")
 
-        answer = self.client.execute_interactive(code, output_hook=take, timeout=60, silent=silent)
+        answer = self.client.execute_interactive(
+            code, output_hook=take, timeout=SECONDS, silent=silent
+        )
         reply.status = answer["content"]["status"]
         reply.shown = list(displays.values())
         return reply
@@ -113,7 +118,11 @@ class Kernel:
     def value(self, expression: str) -> Any:
         """Return the value of a Python literal in the kernel, without leaving a trace there."""
         content = self.client.execute_interactive(
-            "", user_expressions={"it": expression}, silent=True, store_history=False, timeout=60
+            "",
+            user_expressions={"it": expression},
+            silent=True,
+            store_history=False,
+            timeout=SECONDS,
         )["content"]["user_expressions"]["it"]
         assert content["status"] == "ok", content
         return ast.literal_eval(content["data"]["text/plain"])
@@ -122,7 +131,9 @@ class Kernel:
 @pytest.fixture(scope="module")
 def shared_kernel() -> Iterator[Kernel]:
     """One kernel for a file of tests: starting it costs seconds."""
-    manager, client = start_new_kernel(kernel_name="python3", env=environment())
+    manager, client = start_new_kernel(
+        kernel_name="python3", env=environment(), startup_timeout=SECONDS
+    )
     try:
         kernel = Kernel(manager, client)
         assert kernel.run("%load_ext probe_nb").status == "ok"
@@ -154,7 +165,7 @@ def in_shell(tmp_path: Path) -> Callable[[str], Any]:
             cwd=tmp_path,
             env=environment(IPYTHONDIR=tmp_path),
             check=False,
-            timeout=120,
+            timeout=250,
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])

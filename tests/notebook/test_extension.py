@@ -240,6 +240,6 @@ def test_the_module_runs_under_ipython_as_a_program(tmp_path):
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=250,
     )
     assert "rows 1" in done.stdout

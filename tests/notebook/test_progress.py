@@ -6,13 +6,15 @@ import pytest
 
 SETUP = """
 import time
+from probe_nb import progress as bars
 from probe_nb.progress import progress
-def long(of=14, fails_at=99):
+bars._DELAY = 0.0
+def long(of=5, fails_at=99):
     with progress("Waiting", of) as told:
         for done in range(of):
             time.sleep(0.1)
             told(1)
-            if done == 11:
+            if done == 2:
                 print("shown")
             if done == fails_at:
                 raise ValueError("it broke")
@@ -29,27 +31,27 @@ def test_a_bar_is_a_widget_that_is_gone_at_the_end(waiting):
     reply = waiting.run("long()")
     assert reply.status == "ok"
     assert (reply.stdout, reply.stderr) == ("shown\n", "")
-    assert reply.traits["value"].startswith("\u200714/14")  # the text on the right of the bar
+    assert reply.traits["value"].startswith("\u20075/5")  # the text on the right of the bar
     assert reply.shown == [""]
     assert [data for _, data in reply.updates] == [{"text/plain": ""}]
 
 
 def test_what_is_short_shows_nothing(waiting):
-    reply = waiting.run("long(3)")
+    reply = waiting.run("bars._DELAY = 600.0\nlong(2)")
     assert (reply.shown, reply.traits, reply.stdout, reply.stderr) == ([], {}, "", "")
 
 
 def test_an_error_takes_the_bar_away(waiting):
-    reply = waiting.run("long(fails_at=12)")
+    reply = waiting.run("long(fails_at=3)")
     assert "it broke" in reply.tracebacks[0]
     assert (reply.shown, reply.stderr) == ([""], "")
 
 
 def test_an_interrupt_takes_the_bar_away(waiting):
-    reply = waiting.run("long(600)", interrupt_at="shown")
+    reply = waiting.run("long(10**6)", interrupt_at="shown")
     assert "KeyboardInterrupt" in reply.tracebacks[0]
     assert (reply.shown, reply.stderr) == ([""], "")
-    assert waiting.run("long(3)").shown == []
+    assert waiting.run("bars._DELAY = 600.0\nlong(2)").shown == []
 
 
 def test_bars_can_be_turned_off_in_the_notebook(waiting):

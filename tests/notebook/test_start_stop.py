@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from tests.notebook.conftest import SECONDS
+
 HOOKS = "len(torch.nn.modules.module._global_forward_pre_hooks)"
 START = "%probe_start model --roles output"
 
@@ -76,7 +78,7 @@ def test_a_failing_cell_stays_a_failure_and_is_written_down(kernel):
 
 def test_an_interrupted_cell_keeps_what_was_recorded(kernel):
     kernel.run(START)
-    code = "import time\nmodel(x)\nprint('now', flush=True)\ntime.sleep(30)"
+    code = "import time\nmodel(x)\nprint('now', flush=True)\ntime.sleep(600)"
     reply = kernel.run(code, interrupt_at="now")
     assert (reply.status, len(reply.tracebacks)) == ("error", 1)
     kernel.run("run = %probe_stop")
@@ -266,7 +268,7 @@ def test_autoreload_and_config_work_between_start_and_stop(kernel, tmp_path):
 
 
 def test_help_lists_every_option(kernel):
-    pages = kernel.client.execute_interactive("%probe_start?", timeout=60, output_hook=print)
+    pages = kernel.client.execute_interactive("%probe_start?", timeout=SECONDS, output_hook=print)
     text = pages["content"]["payload"][0]["data"]["text/plain"]
     for option in (
         *("--optimizer", "--scaler", "--select", "--roles", "--keep", "--steps", "--first-step"),
