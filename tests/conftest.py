@@ -28,6 +28,24 @@ hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, d
 hypothesis.settings.load_profile("fixed")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups, after the folders' own
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one worker run the tests that share what their file makes: else each would make it."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None and _shares(item):
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name} {item.path.stem}"))
+
+
+def _shares(item: pytest.Item) -> bool:
+    made = getattr(item, "_fixtureinfo", None)
+    fixtures = (
+        [] if made is None else [each for all_ in made.name2fixturedefs.values() for each in all_]
+    )
+    return any(
+        each.scope == "module" and each.func.__module__.startswith("tests") for each in fixtures
+    )
+
+
 def pytest_collection_finish() -> None:
     """Let no garbage collection go through what stays: thousands of tests, and what they import."""
     _settle()
