@@ -382,6 +382,7 @@ def test_a_fork_while_the_kernel_is_made_does_without_it():
 
 @pytest.mark.parametrize("pause", [0, 0.02, 1])
 def test_a_process_that_ends_waits_for_no_compiler_and_ends_under_no_thread(pause):
+    """The compiler would take for ever: were it waited for, this test would not end."""
     run(
         f"""
 import atexit, time
@@ -389,19 +390,19 @@ import atexit, time
 def last():
     try:
         assert not thread.is_alive()
-        assert time.perf_counter() - begin < 4
         assert [each for each in made if each.poll() is None] == []
     except BaseException as error:
         import os, traceback
         traceback.print_exc()
         os._exit(5)
-from probe_nb.stats.kernels import cpu, cpu_code
+from probe_nb.stats.kernels import cpu, cpu_code, making
+making.PATIENCE = 10_000
+cpu_code._SCRIPT = "import time; time.sleep(10_000)"
 cpu_code._folders = lambda: []
 made, popen = [], cpu_code.subprocess.Popen
 cpu_code.subprocess.Popen = lambda *a, **k: made.append(popen(*a, **k)) or made[-1]
 thread = cpu.warm()
 time.sleep({pause})
-begin = time.perf_counter()
 """
     )
 

@@ -405,7 +405,7 @@ class Runs(Dataset):
 def test_workers_that_are_forked_under_a_watch_run_the_model_and_leave_no_rows():
     net = model()
     loader = DataLoader(
-        Runs(net), batch_size=2, num_workers=1, multiprocessing_context="fork", timeout=60
+        Runs(net), batch_size=2, num_workers=1, multiprocessing_context="fork", timeout=250
     )
     with no_faults(), probe.watch(net, live=False) as run:
         net(X)
@@ -434,7 +434,7 @@ def test_a_forked_child_trains_and_may_stop_the_watch_it_inherited():
         expected = net(X).sum().item()
         child = context.Process(target=_child, args=(net, results))
         child.start()
-        child.join(60)
+        child.join(250)
         assert child.exitcode == 0
         _, found, messages = results.get()
         assert run.is_open

@@ -175,7 +175,7 @@ LOAD = """
 def read_apart(path):
     """Read in a process of its own; return the MiB that it took, and what was said."""
     code = [sys.executable, "-c", textwrap.dedent(LOAD), str(path)]
-    said = subprocess.run(code, capture_output=True, text=True, timeout=120, check=True).stdout
+    said = subprocess.run(code, capture_output=True, text=True, timeout=250, check=True).stdout
     mebibytes, _, text = said.partition(" ")
     return int(mebibytes), text
 
@@ -268,6 +268,8 @@ def test_of_a_process_that_is_killed_all_that_was_said_to_be_saved_is_there(tmp_
         env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
     ) as process:
         said = [int(process.stdout.readline()) for _ in range(2 + seed)]
+        while not list((tmp_path / "kept").glob("*.safetensors")):
+            said.append(int(process.stdout.readline()))
         time.sleep(Random(seed).random() * 0.5)
         process.send_signal(signal.SIGKILL)
         said += [int(line) for line in process.stdout.read().splitlines() if line]
