@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.browser.harness import Notebook, new_page, open_browser, serve
 from tests.browser.mounting import mount
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 SCREENSHOTS = HERE.parents[1] / "build" / "browser"
 FAILED = pytest.StashKey[bool]()
+
+expect.set_options(timeout=30_000)  # what is awaited may have to come from a kernel that is busy
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups

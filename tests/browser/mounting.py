@@ -77,6 +77,13 @@ def mount(page: Page, folder: Path, *widgets: Any, head: str = "", views: int = 
     return page
 
 
+def drawn(page: Page) -> None:
+    """Wait until the page has drawn what was asked of it: a scroll, a new size."""
+    page.evaluate(
+        "async () => { for (let k = 0; k < 3; k++) await new Promise(requestAnimationFrame); }"
+    )
+
+
 def update(page: Page, widget: Any, *, model: int = 0) -> None:
     """Tell the page what a widget's traits hold now, in one go, and wait until it is drawn."""
     page.evaluate(

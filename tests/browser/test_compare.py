@@ -151,7 +151,7 @@ def train(model, steps, pause=0.0):
         time.sleep(pause)
 model = made(1.0)
 with probe.watch(model, live=False) as good:
-    train(model, 30)
+    train(model, 100)
 good.save("good.parquet")
 other = made(1.1)
 """
@@ -159,7 +159,7 @@ other = made(1.1)
 
 def test_verdicts_appear_while_the_candidate_runs(open_in_lab):
     notebook = open_in_lab(
-        [LIVE, '%probe_start other --baseline "good.parquet"', "train(other, 24, pause=0.25)"]
+        [LIVE, '%probe_start other --baseline "good.parquet"', "train(other, 400, pause=0.25)"]
     )
     notebook.run(0)
     notebook.run(1)
@@ -170,4 +170,5 @@ def test_verdicts_appear_while_the_candidate_runs(open_in_lab):
     expect(view.locator(".verdict .badge").filter(has_text="diverges here")).to_be_visible()
     assert notebook.running(2)
     assert view.locator(".state").get_attribute("data-state") == "live"
+    notebook.interrupt()  # long before its end
     notebook.wait(2)

@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from probe_nb.view.inspector import Inspector
+from tests.browser.mounting import drawn
 from tests.unit.view.make_runs import hundred_layers
 
 IN_VIEW = """table => {
@@ -53,18 +54,18 @@ def test_worst_first_begins_with_the_culprit_then_its_victims_then_the_rest(show
         ["layers.51", "output0"],
     ]
     shown.locator(".table").evaluate("e => e.scrollTop = e.scrollHeight")
-    shown.wait_for_timeout(50)
+    drawn(shown)
     assert rows(shown)[-1][:2] == ["layers.50", "input0"]
 
 
 def test_the_tree_counts_what_is_inside_gravest_first(shown):
     shown.get_by_role("button", name="tree").click()
     shown.locator(".table").evaluate("e => e.scrollTop = 0")
-    top = shown.locator("[aria-level='1']:not([hidden])")
+    top = shown.locator("[aria-level='1']:not([hidden]) .group")  # behind it, a row's own cells
     expect(top.locator(".badge").first).to_have_text("✕ 99 NaN")  # of 50 outputs and 49 inputs
     expect(top).to_contain_text("200 rows")
     shown.get_by_role("button", name="NaN first appeared").click()
-    born = shown.locator("[aria-level='2'][aria-expanded='true']")
+    born = shown.locator("[aria-level='2'][aria-expanded='true'] .group")
     expect(born).to_have_text(re.compile("50.*2 rows.*1 NaN"))
 
 

@@ -11,10 +11,10 @@ import pytest
 from nbconvert import HTMLExporter
 from playwright.sync_api import expect
 
-from tests.browser.harness import Notebook, new_page
+from tests.browser.harness import RUN_SECONDS, Notebook, new_page
 
 SETUP = """
-import time, torch
+import os, time, torch
 import probe_nb as probe
 %load_ext probe_nb
 torch.set_num_threads(1)
@@ -31,6 +31,12 @@ def train(steps, nan_at=None, pause=0.0):
         if nan_at is None:
             optimizer.step()
         time.sleep(pause)
+def train_until(file):
+    steps = 0
+    while not os.path.exists(file):
+        train(1, pause=0.02)
+        steps += 1
+    print(steps, "steps of mine")
 """
 BAD = "NaN first appeared at step 2 in (root) (forward input)"
 WITH_NAN = """
@@ -88,28 +94,33 @@ def assert_keys_stay(notebook, view):
 def step_shown(output):
     """Return the step that the live inspector says it is at."""
     facts = output.locator(".top .facts")
-    expect(facts).to_contain_text(re.compile(r"live\W*step \d+"), timeout=20_000)
+    expect(facts).to_contain_text(re.compile(r"live\W*step \d+"))
     return int(re.search(r"step ([\d,]+)", facts.inner_text())[1].replace(",", ""))
 
 
 def test_the_inspector_moves_while_the_cell_runs_and_becomes_the_report(open_notebook):
-    notebook = open_notebook([SETUP, "%probe_start model", "train(300, pause=0.02)", "%probe_stop"])
+    cells = [SETUP, "%probe_start model", "train_until('seen')", "%probe_stop"]
+    notebook = open_notebook(cells)
+    seen = notebook.server.folder / "seen"
+    seen.unlink(missing_ok=True)
     notebook.run(0)
     notebook.run(1)
     notebook.start(2)
     first = step_shown(notebook.output(1))
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + RUN_SECONDS
     while step_shown(notebook.output(1)) <= first + 5 and time.monotonic() < deadline:
         notebook.page.wait_for_timeout(50)
     assert step_shown(notebook.output(1)) > first + 5
     assert notebook.running(2)
+    seen.touch()  # and the cell ends
     notebook.wait(2)
+    steps = int(notebook.output(2).first.inner_text().split()[0])
     notebook.run(3)
     expect(notebook.output(1)).not_to_contain_text("live")
     expect(notebook.output(1).get_by_role("grid")).to_have_count(0)
     report = notebook.output(3)
     expect(report.get_by_role("grid")).to_be_visible()
-    expect(report).to_contain_text("300 steps")
+    expect(report).to_contain_text(f"{steps:,} steps")
     expect(report).to_contain_text("no NaN or Inf")
     assert_keys_stay(notebook, report)
 

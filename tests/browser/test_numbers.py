@@ -11,6 +11,7 @@ from playwright.sync_api import expect
 
 import probe_nb as probe
 from probe_nb.view import report
+from tests.browser.mounting import drawn
 
 STEPS = 5
 STATISTICS = ("mean", "std", "min", "max", "l2")
@@ -62,7 +63,7 @@ def read(page):
     height = grid.evaluate("grid => grid.scrollHeight")
     for top in range(0, height, 200):
         grid.evaluate(f"grid => grid.scrollTop = {top}")
-        page.wait_for_timeout(30)
+        drawn(page)
         for row in page_rows(page):
             found[row["module"][1], row["role"][1].split(",")[0]] = row
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import expect
 
-from tests.browser.harness import Notebook, new_page
+from tests.browser.harness import OPEN_SECONDS, READY, Notebook, new_page
 
 SETUP = """
 import time, torch
@@ -26,6 +26,28 @@ STOP = "run = %probe_stop\nprint('modules', len(set(run.df['module'])), 'rows', 
 
 def set_up(*, seed=0, width=8):
     return SETUP.replace("{seed}", str(seed)).replace("{width}", str(width))
+
+
+STATUSES = """() => {
+    const shown = () => document.querySelector(".jp-Notebook-ExecutionIndicator")?.dataset.status;
+    window.statuses = [];
+    new MutationObserver(() => window.statuses.push(shown())).observe(document.body,
+        { subtree: true, childList: true, attributes: true, attributeFilter: ["data-status"] });
+}"""
+"""Note what the kernel is said to be, from now on."""
+
+
+def restart(page):
+    """Start the kernel again by the keyboard, and wait until the new one can be asked."""
+    page.evaluate(STATUSES)
+    page.keyboard.press("Escape")
+    page.keyboard.press("0")
+    page.keyboard.press("0")
+    page.locator(".jp-Dialog button.jp-mod-accept").click()
+    page.wait_for_function(
+        "statuses.some((each) => each && each !== 'idle')", timeout=OPEN_SECONDS * 1000
+    )
+    page.wait_for_function(READY, timeout=OPEN_SECONDS * 1000)
 
 
 def test_an_output_that_is_written_anew_keeps_the_view_and_what_was_chosen(browser, lab):
@@ -71,14 +93,9 @@ def test_after_a_kernel_was_started_again_the_old_view_says_nothing_false_and_a_
     page = notebook.page
     for cell in range(3):
         notebook.run(cell)
-    page.keyboard.press("Escape")
-    page.keyboard.press("0")
-    page.keyboard.press("0")
-    page.locator(".jp-Dialog button.jp-mod-accept").click()
-    page.wait_for_timeout(1000)
-    notebook.run(0)
-    notebook.run(1)
-    notebook.run(2)
+    restart(page)
+    for cell in range(3):
+        notebook.run(cell)
     views = notebook.output(1).locator(".probe-nb-inspector")
     expect(views).to_have_count(1)
     notebook.run(3)
@@ -98,11 +115,11 @@ def test_a_page_that_is_opened_again_during_a_watch_finds_it_going_on(browser, l
     before = notebook.output(1).first.inner_text()
     notebook.save()
     notebook.page.reload()
-    notebook.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
-    notebook.page.wait_for_timeout(1500)
+    notebook.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=OPEN_SECONDS * 1000)
+    notebook.page.wait_for_function(READY, timeout=OPEN_SECONDS * 1000)
     notebook.start(1)
     prompt = notebook.cell(1).locator(".jp-InputArea-prompt")
-    expect(prompt).to_have_text("[3]:", timeout=60_000)  # the kernel is the one of before
+    expect(prompt).to_have_text("[3]:")  # the kernel is the one of before
     after = notebook.output(1).first.inner_text()
     assert before.startswith("1 open")
     assert after.startswith("1 open")

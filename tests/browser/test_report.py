@@ -7,6 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from probe_nb.view import report
+from tests.browser.mounting import drawn
 from tests.unit.view.make_runs import Book, hundred_layers
 
 STRICT = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
@@ -97,10 +98,10 @@ def test_no_number_is_shown_in_part(show, width):
     grid = page.get_by_role("grid")
     for scrolled in (0, 37, 150):
         grid.evaluate(f"grid => grid.scrollLeft = {scrolled}")
-        page.wait_for_timeout(100)
+        drawn(page)
         assert grid.evaluate(SHOWN_IN_PART) == []
     grid.evaluate("grid => grid.scrollLeft = 0")
-    page.wait_for_timeout(100)
+    drawn(page)
     shown = grid.locator("[role=columnheader]:not(.cut)").all_inner_texts()
     assert {"nan", "inf"} <= {text.split()[0] for text in shown}
     at = {name: grid.locator(f".head .{name}").bounding_box()["x"] for name in ("nan", "mean")}
