@@ -38,12 +38,24 @@ class Ends(NamedTuple):
     rows: NDArray[np.int64]
 
 
+Made = dict[int, tuple[str, str]]
+"""Dtype and device of some rows, by their places."""
+
+
 class Moments(NamedTuple):
-    """What was shown of some rows, rising, at the end of some steps."""
+    """What was shown of some rows, rising, at the end of some steps.
+
+    Attributes:
+        steps: The steps.
+        rows: The rows.
+        numbers: Of each step the numbers.
+        made: Of each step the rows that had another dtype or device than they have now.
+    """
 
     steps: NDArray[np.int64]
     rows: Rows
     numbers: list[Numbers]
+    made: list[Made]
 
     def packed(self, places: Rows | None = None, names: Rows | None = None) -> bytes:
         """Write them down; of the rows at some places only, under other numbers if need be."""
@@ -52,7 +64,10 @@ class Moments(NamedTuple):
             wire.frame(found.columns, np.empty((len(chosen), 0)), *found[1:])
             for found in (each.pick(chosen) for each in self.numbers)
         ]
-        return wire.moments(self.steps, (self.rows if names is None else names)[chosen], frames)
+        at = {int(place): number for number, place in enumerate(chosen)}
+        made = [{at[p]: what for p, what in each.items() if p in at} for each in self.made]
+        rows = (self.rows if names is None else names)[chosen]
+        return wire.moments(self.steps, rows, frames, made)
 
 
 def whole(builder: FrameBuilder, budget: int = BUDGET) -> bytes:
@@ -82,7 +97,8 @@ def moments(builder: FrameBuilder, rows: Rows, most: int) -> Moments:
         kept = {max(bad - 1, 0), bad}
     places = spread(len(found.steps), most, kept)
     chosen = Ends(found.steps[places], found.rows[places])
-    return Moments(chosen.steps, rows, list(_replayed(builder, chosen, rows)))
+    then = list(_replayed(builder, chosen, rows))
+    return Moments(chosen.steps, rows, [each for each, _ in then], [made for _, made in then])
 
 
 def ends(builder: FrameBuilder) -> Ends:
@@ -108,8 +124,20 @@ def spread(number: int, most: int, kept: set[int]) -> Rows:
     return np.unique([*even.astype(np.intp), *kept])
 
 
-def _replayed(builder: FrameBuilder, chosen: Ends, rows: Rows) -> Iterator[Numbers]:
-    again = FrameBuilder(builder.tally.columns, builder.info)
+def _replayed(builder: FrameBuilder, chosen: Ends, rows: Rows) -> Iterator[tuple[Numbers, Made]]:
+    again, now = FrameBuilder(builder.tally.columns, builder.info), _made(builder, rows)
+    tables = builder.tally.columns.tables
     for _ in again.tally.stops(chosen.rows.tolist()):
         known = rows < again.tally.sites
-        yield again.numbers(rows[known]).spread(known)
+        then, places = _made(again, rows[known]), np.flatnonzero(known)
+        other = np.flatnonzero(((then != now[:, known]) & (then >= 0)).any(axis=0))
+        made = {
+            int(places[at]): (tables.dtypes.values[dtype], tables.devices.values[device])
+            for at, (dtype, device) in zip(other, then[:, other].T.tolist(), strict=True)
+        }
+        yield again.numbers(rows[known]).spread(known), made
+
+
+def _made(builder: FrameBuilder, rows: Rows) -> NDArray[np.int64]:
+    """Return the codes of dtype and device of the latest record of each row."""
+    return np.stack([builder.tally.latest[name][rows] for name in ("dtype", "device")])

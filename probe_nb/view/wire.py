@@ -143,11 +143,17 @@ def picture(row: int, about: dict[str, Any], cells: NDArray[np.float64]) -> byte
     return joined((np.array(head), "<u4"), (text, "u1"), (cells, "<f8"))
 
 
-def moments(steps: Any, rows: Any, frames: list[bytes]) -> bytes:
-    """Write earlier moments: their steps, the rows that they are of, and a frame of each."""
-    head = (MAGIC, MOMENTS, len(steps), len(rows), 0, 0, 0, 0)
+def moments(
+    steps: Any, rows: Any, frames: list[bytes], made: list[dict[int, tuple[str, str]]] | None = None
+) -> bytes:
+    """Write earlier moments: their steps, the rows that they are of, and a frame of each.
+
+    `made` says of each moment which rows had another dtype or device than they have now.
+    """
+    text = np.frombuffer(compact(made).encode() if made and any(made) else b"", np.uint8)
+    head = (MAGIC, MOMENTS, len(steps), len(rows), len(text), 0, 0, 0)
     blocks = ((np.array(head), "<u4"), (np.asarray(steps), "<f8"), (np.asarray(rows), "<u4"))
-    return b"".join([joined(*blocks), *frames])
+    return b"".join([joined(*blocks), *frames, joined((text, "u1"))])
 
 
 def trend(steps: NDArray[np.int64], peaks: NDArray[np.float64]) -> bytes:

@@ -272,3 +272,32 @@ class TestTheReport:
             report, "QUICK", 599
         )  # 400 records, and each of two steps as many as 100
         assert "history" not in embedded(report.bundle(two)["text/html"])
+
+
+def test_what_had_another_dtype_says_so_and_only_where_it_had():
+    book = Book()
+    for step, dtype in enumerate(("float32", "float32", "bfloat16", "float32", "bfloat16")):
+        book.add("a", [1.0], step=step, dtype=dtype).add("b", [2.0], step=step)
+        if step > 1:
+            book.add("late", [3.0], step=step, dtype=dtype)
+        book.flush()
+    builder = FrameBuilder(book.columns, book.info)
+    builder.update()
+    data = moments.whole(builder)
+    assert changes(data) == [
+        {"0": ["float32", "cpu"]},
+        {"0": ["float32", "cpu"]},
+        {},
+        {"0": ["float32", "cpu"], "2": ["float32", "cpu"]},
+        {},
+    ]
+    of_two = moments.moments(builder, np.array([1, 2]), 5).packed(np.array([1]), np.array([7, 9]))
+    assert changes(of_two) == [{}, {}, {}, {"0": ["float32", "cpu"]}, {}]
+    of_one = moments.moments(builder, np.array([1]), 5).packed()
+    assert struct.unpack_from("<8I", of_one)[4:] == (0, 0, 0, 0)
+
+
+def changes(data: bytes) -> list[dict]:
+    """Read what had another dtype or device, by the description of the layout alone."""
+    size = struct.unpack_from("<8I", data)[4]
+    return json.loads(data[-(-(-size // 8) * 8) :][:size])

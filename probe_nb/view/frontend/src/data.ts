@@ -94,10 +94,13 @@ export class Data {
     return value === undefined ? NaN : value;
   }
 
+  /** What a row is; at an earlier moment of the dtype and on the device of then. */
   site(row: number): Site {
     const site = this.sites.rows[row];
     if (!site) throw new RangeError(`there is no row ${row}`);
-    return site;
+    const made = this.moment === null ? undefined : this.history.moments[this.moment]?.made?.(row);
+    if (!made || (made.dtype === site.dtype && made.device === site.device)) return site;
+    return { ...site, dtype: made.dtype, device: made.device };
   }
 
   /** The role of a row; what an optimizer sees again of a parameter is told from what came before. */

@@ -5,7 +5,7 @@
  */
 import {
   COLUMNS, PAIRS,
-  type About, type Comparison, type Found, type Frame, type Headline, type Moment, type Picture, type Site, type Status,
+  type About, type Comparison, type Found, type Frame, type Headline, type Made, type Moment, type Picture, type Site, type Status,
 } from "./types";
 
 const MAGIC = 0x31424e50;
@@ -70,13 +70,21 @@ export function decodeMoments(value: unknown): { moments: Moment[]; rows: Uint32
   const bytes = asBytes(value);
   if (bytes.byteLength === 0) return null;
   const reader = new Reader(bytes);
-  const [magic = 0, version = 0, number = 0, size = 0] = reader.begin();
+  const [magic = 0, version = 0, number = 0, size = 0, words = 0] = reader.begin();
   if (magic !== MAGIC || version !== MOMENTS) throw new Error(`the history has version ${version}, ${MOMENTS} expected`);
   const steps = reader.take(Float64Array, number);
   const rows = reader.take(Uint32Array, size);
-  const moments = [...steps].map((step) => ({ step, frame: frameAt(reader) }));
+  const moments: Moment[] = [...steps].map((step) => ({ step, frame: frameAt(reader) }));
+  if (words) {
+    const all = JSON.parse(new TextDecoder().decode(reader.take(Uint8Array, words))) as Record<number, [string, string]>[];
+    moments.forEach((moment, at) => (moment.made = (row) => madeOf(all[at]?.[row])));
+  }
   if (moments.some(({ frame }) => frame.rows !== size)) throw new Error("a moment has not the rows of the others");
   return { moments, rows };
+}
+
+function madeOf(given: [dtype: string, device: string] | undefined): Made | undefined {
+  return given && { dtype: text(given[0]), device: text(given[1]) };
 }
 
 /** The trend of a run that goes on, as parts of its frame; null where there is none. */

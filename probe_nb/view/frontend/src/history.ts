@@ -4,7 +4,7 @@
  * While a run goes on the frames that were received are kept here, which costs the kernel nothing. Of a run that has
  * ended a report brings some, and the kernel is asked for the others.
  */
-import { COLUMNS, type ColumnName, type Frame, type History, type Moment } from "./types";
+import { COLUMNS, type ColumnName, type Frame, type History, type Moment, type Site } from "./types";
 import { NOT_KEPT } from "./words";
 
 export const NO_HISTORY: History = { moments: [], why: "" };
@@ -26,12 +26,12 @@ export class Received {
   }
 
   /** Keep a frame; a later one of the same step takes its place. */
-  add(step: number, frame: Frame): void {
+  add(step: number, frame: Frame, sites: readonly Site[]): void {
     const last = this.kept.at(-1);
     if (last && step < last.step) this.clear(); // the run was begun anew
     else if (last?.step === step) this.drop(this.kept.length - 1);
     // others hold the list of before
-    this.kept = [...this.kept, { step, frame: lean(frame) }];
+    this.kept = [...this.kept, { step, frame: lean(frame), made: (row) => sites[row] }];
     this.bytes += bytesOf(frame);
     while (this.bytes > this.budget && this.kept.length > 2) this.drop(this.least());
   }
@@ -73,7 +73,12 @@ function lean(frame: Frame): Frame {
 /** Moments of some rows as moments of all: what is not known of a row says that it was not kept. */
 export function widened(moments: readonly Moment[], rows: Uint32Array, size: number): Moment[] {
   if (rows.length === size) return [...moments];
-  return moments.map(({ step, frame }) => ({ step, frame: wide(frame, rows, size) }));
+  const places = new Map([...rows].map((row, at) => [row, at]));
+  return moments.map(({ step, frame, made }) => ({
+    step,
+    frame: wide(frame, rows, size),
+    made: made && ((row) => made(places.get(row) ?? -1)),
+  }));
 }
 
 function wide(frame: Frame, rows: Uint32Array, size: number): Frame {

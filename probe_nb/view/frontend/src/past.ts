@@ -4,7 +4,7 @@ import { decodeMoments } from "./decode";
 import { count, plural } from "./format";
 import { Received, widened } from "./history";
 import { reason } from "./trouble";
-import type { Frame, History, Model, Moment, Status } from "./types";
+import type { Frame, History, Model, Moment, Site, Status } from "./types";
 
 /** Records of a run that the kernel is asked about without further ado: it takes it about a second. */
 const QUICK = 500_000;
@@ -24,9 +24,9 @@ export class Past {
   ) {}
 
   /** Take in what there is now. */
-  update(status: Status, latest: Frame): void {
+  update(status: Status, latest: Frame, sites: readonly Site[]): void {
     if (status.comparison) return;
-    if (status.open && status.step !== null && latest.rows) this.received.add(status.step, latest);
+    if (status.open && status.step !== null && latest.rows) this.received.add(status.step, latest, sites);
     const given = this.model.get("history");
     if (given === this.given) return;
     this.given = given;

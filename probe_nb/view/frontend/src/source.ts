@@ -31,20 +31,24 @@ export class Source {
     return this.parsed;
   }
 
+  private get newest(): Sites {
+    this.take("sites", (text) => (this.sites = new Sites(parseSites(text))));
+    return this.sites;
+  }
+
   /** Take in the numbers that came, shown or not: each step may be gone back to. */
   receive(): void {
     this.take("trend", (bytes) => (this.trend = decodeTrend(bytes)));
     this.take("frame", (bytes) => (this.latest = decodeFrame(bytes)));
     // what comes less often stands beside the newest numbers
     if (this.trend) this.latest = { ...this.latest, ...this.trend };
-    this.past.update(this.status, this.latest);
+    this.past.update(this.status, this.latest, this.newest.rows);
     this.past.ask(this.status, false);
   }
 
   /** What there is without numbers, should these be unreadable. */
   bare(): Data {
-    this.take("sites", (text) => (this.sites = new Sites(parseSites(text))));
-    return new Data(this.sites, this.status, emptyFrame());
+    return new Data(this.newest, this.status, emptyFrame());
   }
 
   /** The chosen moment, or else the newest numbers. */

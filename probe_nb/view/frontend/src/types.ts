@@ -156,7 +156,11 @@ export interface Moment {
   step: number;
   /** Without a spark of its own: the trend is that of the whole run. */
   frame: Frame;
+  /** What a row was made of then, as far as that is known to have been another thing than now. */
+  made?: ((row: number) => Made | undefined) | undefined;
 }
+
+export type Made = Pick<Site, "dtype" | "device">;
 
 /** What can be gone back to. */
 export interface History {

@@ -47,10 +47,10 @@ const steps = (received: Received): number[] => received.moments.map(({ step }) 
 test("one frame is kept of each step, the last one, with all the memory that it came in", () => {
   const received = new Received();
   const bytes = encode(rows(3, 1), 2);
-  received.add(0, decodeFrame(bytes));
+  received.add(0, decodeFrame(bytes), []);
   assert.equal(bytesOf((received.moments[0] as Moment).frame), bytes.buffer.byteLength);
-  received.add(1, frame(3, 2));
-  received.add(1, frame(4, 3));
+  received.add(1, frame(3, 2), []);
+  received.add(1, frame(4, 3), []);
   assert.deepEqual(steps(received), [0, 1]);
   const [first, second] = received.moments;
   assert.deepEqual([...(first?.frame.columns.mean ?? [])], [1, 2, 3]);
@@ -64,7 +64,7 @@ test("a budget holds, steps stay evenly spread, and the turn to the bad and what
   const received = new Received(20 * size);
   for (let step = 0; step < 500; step++) {
     if (step === 100) received.held = 99;
-    received.add(step, frame(3, step, step >= 57 ? 57 : -1));
+    received.add(step, frame(3, step, step >= 57 ? 57 : -1), []);
     const used = received.moments.reduce((sum, each) => sum + bytesOf(each.frame), 0);
     assert.ok(used <= 20 * size);
   }
@@ -77,7 +77,7 @@ test("a budget holds, steps stay evenly spread, and the turn to the bad and what
 
 test("a run that is begun anew has no steps of the one before", () => {
   const received = new Received();
-  for (const step of [7, 8, 0]) received.add(step, frame(1, step));
+  for (const step of [7, 8, 0]) received.add(step, frame(1, step), []);
   assert.deepEqual(steps(received), [0]);
 });
 
@@ -150,7 +150,7 @@ test("a finished run is asked once, a large one only where the reader wants it, 
   const long = status({ records: 10_000, steps: 5_000 }); // steps take time as well
   past.ask(long, false);
   const large = status({ records: 5_000_000 });
-  past.update(large, frame(2, 0));
+  past.update(large, frame(2, 0), []);
   past.ask(large, false);
   assert.deepEqual(model.asked, []);
   assert.equal(past.history(large, 2).moments.length, 0);
@@ -161,7 +161,7 @@ test("a finished run is asked once, a large one only where the reader wants it, 
   state.refused = '{"history":"OSError: gone"}';
   assert.match(past.history(large, 2).why, /OSError: gone/);
   state.history = encodeMoments([3, 7], [0, 1], [encode(rows(2, 10), 0), encode(rows(2, 20), 0)]);
-  past.update(large, frame(2, 0));
+  past.update(large, frame(2, 0), []);
   assert.deepEqual(past.history(large, 2).moments.map(({ step }) => step), [3, 7]);
   assert.equal(past.history(large, 2).why, "");
 });
@@ -173,7 +173,7 @@ test("where there are no steps it is said why", () => {
     const about = status(given);
     asks.update(about);
     const past = new Past(model, asks);
-    past.update(about, frame(2, 0));
+    past.update(about, frame(2, 0), []);
     return past.history(about, 2).why;
   };
   const comparison = { verdicts: [], measures: [], fed: null, fed_text: "", baseline: "", candidate: "", divergences: [] };
@@ -188,7 +188,7 @@ test("where there are no steps it is said why", () => {
 test("a history that cannot be read is said to be so, and the numbers of now are shown", () => {
   const state: Record<string, unknown> = { history: new Uint8Array(40) };
   const past = new Past(fake(state), new Asks(fake(state)));
-  past.update(status({ steps: 9 }), frame(2, 0));
+  past.update(status({ steps: 9 }), frame(2, 0), []);
   assert.match(past.history(status({ steps: 9 }), 2).why, /cannot be read/);
 });
 
@@ -259,4 +259,29 @@ test("a trend that comes by itself stands beside newer numbers, and knows its ow
   bytes.setFloat64(32 + 8 * 3, 8, true);
   state.trend = new DataView(bytes.buffer.slice(0));
   assert.deepEqual(points(read(), 0), [[7, 1], [9, 8]]);
+});
+
+test("a row was at each moment of the dtype and on the device of then, received or brought", () => {
+  const was = { dtype: "float32", device: "cpu" };
+  const now = [0, 1].map((at) => site({ module: `m${at}`, dtype: "bfloat16", device: "cuda:0" }));
+  const received = new Received();
+  received.add(3, frame(2, 0), now.map((each) => ({ ...each, ...was })));
+  received.add(7, frame(2, 0), now);
+  const whole = encodeMoments([3, 7], [0, 1], [encode(rows(2, 10), 0), encode(rows(2, 20), 0)]);
+  const text = new TextEncoder().encode(JSON.stringify([{ 0: ["float32", "cpu"] }, {}]));
+  const bytes = new Uint8Array(whole.length + text.length);
+  bytes.set(whole);
+  bytes.set(text, whole.length);
+  new DataView(bytes.buffer).setUint32(16, text.length, true);
+  const brought = decodeMoments(bytes)?.moments ?? [];
+  const at = (moments: readonly Moment[], place: number | null) =>
+    new Data(new Sites(now), status(), frame(2, 0), { moments, why: "" }, place);
+  const said = (data: Data) => [0, 1].map((row) => `${bothOf(data, row, "dtype")} ${bothOf(data, row, "device")}`);
+  assert.deepEqual(said(at(received.moments, 0)), ["float32 cpu", "float32 cpu"]);
+  assert.deepEqual(said(at(received.moments, 1)), ["bfloat16 cuda:0", "bfloat16 cuda:0"]);
+  assert.deepEqual(said(at(brought, 0)), ["float32 cpu", "bfloat16 cuda:0"]);
+  assert.deepEqual(said(at(brought, null)), ["bfloat16 cuda:0", "bfloat16 cuda:0"]);
+  // of rows 4 and 9 among others
+  const some = widened(brought, Uint32Array.of(4, 9), 12);
+  assert.deepEqual([4, 9, 0].map((row) => some[0]?.made?.(row)?.dtype), ["float32", undefined, undefined]);
 });
