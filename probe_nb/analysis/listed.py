@@ -25,6 +25,10 @@ class Whole(pd.DataFrame):
     def _constructor(self) -> Callable[..., pd.DataFrame]:
         return pd.DataFrame
 
+    def __repr__(self) -> str:
+        """Write it as pandas does; an empty one says the name of its class."""
+        return repr(pd.DataFrame(self))
+
     def _repr_html_(self) -> str | None:
         """Write the table as pandas does, no text cut short."""
         with pd.option_context("display.max_colwidth", None):

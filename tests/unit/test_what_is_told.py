@@ -229,6 +229,7 @@ def test_what_to_do_about_what_is_missing_is_shown_whole():
     assert max(len(remedy) for remedy in frame["remedy"]) > pd.options.display.max_colwidth
     assert "<td><b>" not in frame._repr_html_()
     assert type(frame.head(1)) is pd.DataFrame
+    assert repr(frame) == repr(pd.DataFrame(frame))
 
 
 def test_a_healthy_run_has_nothing_found_in_words():
