@@ -18,6 +18,7 @@ from torch.nn.modules import module as torch_module
 from torch.optim import optimizer as torch_optimizer
 from torch.utils import _python_dispatch
 
+from probe_nb.stats.kernels import cpu
 from tests import models
 
 if TYPE_CHECKING:
@@ -47,7 +48,12 @@ def _shares(item: pytest.Item) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    """Let no garbage collection go through what stays: thousands of tests, and what they import."""
+    """Let no garbage collection go through what stays: thousands of tests, and what they import.
+
+    Nor let the kernel of compiled loops become ready in the middle of a test that compares numbers.
+    """
+    if (thread := cpu.warm()) is not None:
+        thread.join()
     _settle()
 
 
