@@ -8,14 +8,19 @@ To write the outputs anew::
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -57,24 +62,38 @@ def kinds_of(cell_outputs: list[nbformat.NotebookNode]) -> list[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def executed(tmp_path_factory) -> dict[Path, nbformat.NotebookNode]:
-    """Every notebook, executed without its outputs in a fresh kernel of its own."""
-    folder = tmp_path_factory.mktemp("notebooks")
-    data = shutil.copytree(ROOT / "notebooks" / "data", folder / "data")
-    before = sorted(data.rglob("*"))
-    done = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))
-        for path in NOTEBOOKS:
-            done[path] = read(path)
-            resources = {"metadata": {"path": str(folder)}}
-            client = NotebookClient(
-                done[path], timeout=240, store_widget_state=False, resources=resources
-            )
+def execute(tmp_path_factory) -> Callable[[Path], nbformat.NotebookNode]:
+    """Execute a notebook without its outputs in a fresh kernel of its own, the first time that it is asked for."""
+
+    @functools.cache
+    def executed(path: Path) -> nbformat.NotebookNode:
+        folder = tmp_path_factory.mktemp("notebooks")
+        data = shutil.copytree(ROOT / "notebooks" / "data", folder / "data")
+        before = sorted(data.rglob("*"))
+        done = read(path)
+        client = NotebookClient(
+            done,
+            timeout=280,
+            startup_timeout=200,
+            iopub_timeout=200,  # what is shown last may come late
+            store_widget_state=False,
+            resources={"metadata": {"path": str(folder)}},
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", str(ROOT))
+            patch.setenv("TQDM_DISABLE", "1")  # a machine that is slow would show bars
             client.execute()
-    assert list(folder.iterdir()) == [data], "a notebook leaves files behind"
-    assert sorted(data.rglob("*")) == before
-    return done
+        assert list(folder.iterdir()) == [data], "a notebook leaves files behind"
+        assert sorted(data.rglob("*")) == before
+        return done
+
+    return executed
+
+
+@pytest.fixture
+def executed(execute, path) -> nbformat.NotebookNode:
+    """The notebook of this test, executed."""
+    return execute(path)
 
 
 def test_there_is_a_first_look():
@@ -84,7 +103,7 @@ def test_there_is_a_first_look():
 @pytest.mark.xdist_group("notebook_files")
 @each_notebook
 def test_a_notebook_runs_in_a_fresh_kernel_without_noise(executed, path):
-    assert [o for o in outputs(executed[path]) if o.get("name") == "stderr"] == []
+    assert [o for o in outputs(executed) if o.get("name") == "stderr"] == []
 
 
 @pytest.mark.xdist_group("notebook_files")
@@ -93,12 +112,12 @@ def test_the_committed_outputs_are_those_of_the_committed_code(executed, path):
     """Numbers differ in their last digits between machines; what the first lines say must not."""
     kinds = [
         [kinds_of(cell.outputs) for cell in cells]
-        for cells in (code_cells(read(path)), code_cells(executed[path]))
+        for cells in (code_cells(read(path)), code_cells(executed))
     ]
     assert kinds[0] == kinds[1]
     first_lines = [
         [data["text/plain"].splitlines()[0].split(";")[0] for data in reports(notebook)]
-        for notebook in (read(path), executed[path])
+        for notebook in (read(path), executed)
     ]
     assert first_lines[0] == first_lines[1]
 
@@ -106,18 +125,18 @@ def test_the_committed_outputs_are_those_of_the_committed_code(executed, path):
 @pytest.mark.xdist_group("notebook_files")
 @each_notebook
 def test_the_story_is_the_same_on_this_machine(executed, path):
-    found = [data["text/plain"].splitlines()[0] for data in reports(executed[path])]
+    found = [data["text/plain"].splitlines()[0] for data in reports(executed)]
     if path.stem == "01_first_look":
         assert found[0].startswith("✓ 29 steps, 10 modules, no NaN or Inf")
         assert found[1] == "✕ NaN first appeared at step 28 in contrast (forward output)"
     if path.stem == "02_hunt_a_nan":
-        first = " ".join(reports(executed[path])[0]["text/plain"].split())
+        first = " ".join(reports(executed)[0]["text/plain"].split())
         assert first.startswith(
             "✕ NaN first appeared at step 0 between transformer.h.3.attn.c_attn (output finite) "
             "and transformer.h.3.attn.c_proj (its input was not): in the forward of "
             "transformer.h.3.attn"
         )
-        said = [o.text for o in outputs(executed[path]) if o.output_type == "stream"]
+        said = [o.text for o in outputs(executed) if o.output_type == "stream"]
         assert any("your code: Cell In[3]:" in text for text in said)
         assert any("c_attn returns values" in text for text in said)
         assert said[-1].startswith("float16: 1.9")
@@ -125,10 +144,10 @@ def test_the_story_is_the_same_on_this_machine(executed, path):
         assert found[0].startswith("! ")
         assert "anish" in found[0]
     if path.stem == "04_two_devices":
-        said = [o.text for o in outputs(executed[path]) if o.output_type == "stream"]
+        said = [o.text for o in outputs(executed) if o.output_type == "stream"]
         text = "".join(said)
         assert "first diverges at blocks.0.act (GELU) at step 0: forward output" in text
-        shown = [data["text/plain"] for data in bundles(executed[path])]
+        shown = [data["text/plain"] for data in bundles(executed)]
         assert shown[0].startswith("✕ the candidate is ")
         assert "rounding does not explain that of the candidate" in " ".join(shown[0].split())
         assert text.endswith("first divergence: None\n")
@@ -137,7 +156,7 @@ def test_the_story_is_the_same_on_this_machine(executed, path):
         assert found[0] == "✕ +Inf first appeared at step 0 in blocks.3.act (forward output)"
         assert found[1] == "✕ first diverges at blocks.0.scale (Scale) at step 0: forward output"
         assert found[2].startswith("✓ 2 steps, 23 modules, no NaN or Inf")
-        shown = [data["text/plain"] for data in bundles(executed[path])]
+        shown = [data["text/plain"] for data in bundles(executed)]
         assert "{'same': 127, 'only_in_baseline': 3}" in shown
     if path.stem == "06_a_debugging_day":
         assert found[0] == "! lm_head has gradients and does not move"
@@ -145,7 +164,7 @@ def test_the_story_is_the_same_on_this_machine(executed, path):
             "✕ first diverges at model.layers.0.input_layernorm (LlamaRMSNorm) at step 0: "
             "forward output"
         )
-        said = "".join(o.text for o in outputs(executed[path]) if o.output_type == "stream")
+        said = "".join(o.text for o in outputs(executed) if o.output_type == "stream")
         assert "at step 0: optimizer state weight.step and 38" in said
         assert "\nNone\n" in said  # with the eps mended nothing diverges
         assert "\nTrue 0." in said  # the saved run is the same
