@@ -38,9 +38,8 @@ if TYPE_CHECKING:
 
 App = Literal["lab", "notebook"]
 
-SERVER_SECONDS = 60
-OPEN_SECONDS = 90
-RUN_SECONDS = 120
+SERVER_SECONDS = OPEN_SECONDS = RUN_SECONDS = 200
+"""What each may take on a machine that is busy with much else."""
 
 BROWSER_ARGUMENTS = [
     "--no-sandbox",  # containers have no user namespaces
@@ -93,12 +92,16 @@ class Server:
     def end_kernels(self) -> None:
         """End the kernels of all notebooks: each keeps half a gigabyte until the server ends."""
         address = f"{self.url}/api/sessions"
-        with urllib.request.urlopen(f"{address}?token={self.token}", timeout=20) as answer:
+        with urllib.request.urlopen(
+            f"{address}?token={self.token}", timeout=SERVER_SECONDS
+        ) as answer:
             sessions = json.load(answer)
         for session in sessions:
             one = f"{address}/{session['id']}?token={self.token}"
             with contextlib.suppress(URLError):  # it may have ended by itself
-                urllib.request.urlopen(urllib.request.Request(one, method="DELETE"), timeout=20)
+                urllib.request.urlopen(
+                    urllib.request.Request(one, method="DELETE"), timeout=SERVER_SECONDS
+                )
 
 
 @contextlib.contextmanager
@@ -155,6 +158,7 @@ def new_page(browser: Browser, *, dark: bool = False, scripts: bool = True) -> P
         color_scheme="dark" if dark else "light",
         java_script_enabled=scripts,
     )
+    context.set_default_timeout(OPEN_SECONDS * 1000)
     return context.new_page()
 
 
