@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import random
 import sys
 import threading
@@ -18,6 +19,7 @@ from torch.nn.modules import module as torch_module
 from torch.optim import optimizer as torch_optimizer
 from torch.utils import _python_dispatch
 
+from probe_nb import pace
 from probe_nb.stats.kernels import cpu
 from tests import models
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("fixed")
+pace._PATIENCE = math.inf  # what is taken in amid a step on a slow machine is not for chance to say
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups, after the folders' own
