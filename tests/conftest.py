@@ -27,7 +27,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 torch.set_num_threads(1)
-hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
+hypothesis.settings.register_profile(
+    "fixed",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("fixed")
 pace._PATIENCE = math.inf  # what is taken in amid a step on a slow machine is not for chance to say
 
