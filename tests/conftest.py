@@ -93,8 +93,9 @@ def no_leftovers() -> Iterator[None]:
     open_sessions = _sessions()
     for session in open_sessions:  # so that the tests after this one do not fail with it
         session.close("left open by a test")
-    assert not open_sessions, "a test left a session open"
     after = fingerprint()
+    torch.set_grad_enabled(before["grad mode"])
+    assert not open_sessions, "a test left a session open"
     assert {k: v for k, v in after.items() if v != before[k]} == {}, "changed by the test"
     assert models.hooks_of_probe_nb() == []
 
