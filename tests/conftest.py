@@ -83,6 +83,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 - users' programs draw from it
     torch.manual_seed(0)
+    torch.set_grad_enabled(True)  # a test that failed may have left it off
 
 
 @pytest.fixture(autouse=True)
