@@ -57,7 +57,8 @@ class Tally:
         hist_start: Where the histogram of each site's latest record begins in `hist_bins` and
             `hist_counts`; they lie there in the order of the sites, without gaps.
         hist_size: How many bins it has.
-        module: Number of the module of each site, as in `modules`.
+        module: Number of the module of each site, as in `modules`; a function that is called in a
+            module has a number of its own, for what it is fed is not what the module is fed.
         listed: The modules without what only optimizers have rows of.
         type: Number of the class of each site's module, as in `types`.
         parameter: Number of the parameter that a site belongs to, as in `parameters`; -1 if to
@@ -77,7 +78,7 @@ class Tally:
         self.statuses = np.zeros(len(STATUSES), np.int64)
         self.sites = 0
         self.steps: set[int] = set()
-        self.modules: dict[tuple[str, str], int] = {}
+        self.modules: dict[tuple[str, str, str], int] = {}
         self.listed: set[tuple[str, str]] = set()
         self.several_models = False
         self.types: dict[str, int] = {}
@@ -167,14 +168,15 @@ class Tally:
         new = self.columns.tables.sites.values[self.sites : number]
         modules = [s for s in new if words.is_inside(s) and not words.is_optimizer(s)]
         self.listed.update((s.model, s.module) for s in modules)
-        ids = [self.modules.setdefault((s.model, s.module), len(self.modules)) for s in new]
+        keys = [(s.model, s.module, s.api if words.is_function(s) else "") for s in new]
+        ids = [self.modules.setdefault(key, len(self.modules)) for key in keys]
         kinds = [self.types.setdefault(s.type, len(self.types)) for s in new]
         self.type = np.append(self.type, np.array(kinds, np.int32))
         owned = [self._parameter(site) for site in new]
         self.parameter = np.append(self.parameter, np.array(owned, np.int32))
         held = ["grad" in site.leaf.split(".")[1:] for site in new]
         self.held = np.append(self.held, np.array(held, np.bool_))
-        self.several_models = len({model for model, _ in self.modules if model}) > 1
+        self.several_models = len({model for model, _, _ in self.modules if model}) > 1
         self.module = np.append(self.module, np.array(ids, np.int32))
         self.role = np.append(self.role, np.array([ROLES.index(s.role) for s in new], np.int8))
         ways = np.array([DIRECTIONS.index(s.direction) for s in new], np.int8)

@@ -98,6 +98,11 @@ def is_optimizer(site: Site) -> bool:
     return site.direction == "optimizer" and bool(site.api)
 
 
+def is_function(site: Site) -> bool:
+    """Tell whether a site is of a call of a function, inside or outside of any module."""
+    return bool(site.api) and site.direction != "optimizer"
+
+
 def is_setting(site: Site) -> bool:
     """Tell whether a site is a setting of an optimizer, such as the `lr` of a group."""
     return is_optimizer(site) and site.leaf.startswith("group")

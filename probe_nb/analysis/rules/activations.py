@@ -106,6 +106,7 @@ def _units(scene: Scene) -> Sites:
     order = np.full(len(tally.modules), np.iinfo(np.int64).max)
     np.minimum.at(order, tally.module[outputs], tally.latest["order"][outputs])
     first = tally.latest["order"][outputs] == order[tally.module[outputs]]
+    first &= np.isin(outputs, scene.of_modules("output", direction=FORWARD))
     graph = tally.latest["requires_grad"][outputs] == 1
     trains = np.isin(scene.model[outputs], scene.model[tally.direction == BACKWARD])
     units: Sites = outputs[np.where(trains, graph, first)]
@@ -171,7 +172,7 @@ def saturated(scene: Scene) -> list[Finding]:
     of black and white images): there it is a note, unless no gradient at all comes through it.
     """
     window, limit = scene.tally.window, scene.limits.saturated_slope
-    outputs = scene.of_role("output", direction=FORWARD)
+    outputs = scene.of_modules("output", direction=FORWARD)
     found: list[tuple[int, float, int]] = []
     for name, slope in _SLOPES.items():
         sites = scene.of_type(outputs, (name,))
@@ -221,7 +222,7 @@ def _is_last(scene: Scene, site: int) -> bool:
     tally, about = scene.tally, scene.about(site)
     outputs = [
         int(other)
-        for other in scene.of_role("output", direction=FORWARD)
+        for other in scene.of_modules("output", direction=FORWARD)
         if tally.latest["order"][other] > tally.latest["order"][site]
     ]
     later = (scene.about(other) for other in outputs)

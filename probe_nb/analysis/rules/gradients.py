@@ -43,12 +43,13 @@ def _tiny(scene: Scene) -> tuple[Table, dict[int, Table]]:
         return found, when
     small &= last_flow(scene, now >= limits.vanished)
     for role in _FLOWING:
-        of_role = np.flatnonzero((tally.role == CODE[role]) & (tally.latest["numel"] > 1))
-        sites = of_role[small[of_role]]
+        of_role, like = scene.of_role(role), scene.of_modules(role)
+        sites = of_role[(small & (tally.latest["numel"] > 1))[of_role]]
+        like = like[tally.latest["numel"][like] > 1]
         if not len(sites):
             continue
         sizes, peaks = scene.sizes, tally.window.peaks[sites]
-        largest = np.fmax.reduce(sizes[of_role], axis=0)
+        largest = np.fmax.reduce(sizes[like], axis=0, initial=0.0)
         beside = sizes[sites] < limits.vanished_beside * largest
         holds = beside & (peaks < limits.vanished) & (peaks > 0)
         lasting = scene.lasts(sites, holds)
@@ -153,7 +154,7 @@ def exploding(scene: Scene) -> list[Finding]:
     first = np.lexsort((latest["order"][sites], since))[0]
     step = int(since[first])
     site = scene.root_of(int(sites[first]), step)
-    loss = not scene.about(site).module and scene.about(site).role == "grad_output"
+    loss = scene.is_root(site) and scene.about(site).role == "grad_output"
     return [
         scene.finding(
             "warning",

@@ -159,7 +159,7 @@ def _gains(scene: Scene) -> tuple[Sites, Numbers]:
     finite = np.maximum(begin["finite"], 1)
     square = begin["square"] / finite
     spread = np.sqrt(np.maximum(square - (begin["total"] / finite) ** 2, 0.0))
-    fed = scene.of_role("input", direction=FORWARD)
+    fed = scene.of_modules("input", direction=FORWARD)
     fed = fed[scene.floats[fed] & (square[fed] > 0)]
     into, numel = np.zeros((2, len(tally.modules)))
     np.maximum.at(into, tally.module[fed], np.sqrt(square[fed]))
@@ -171,7 +171,7 @@ def _gains(scene: Scene) -> tuple[Sites, Numbers]:
     trained = np.unique(scene.model[tally.direction == BACKWARD])
     judged = scene.floats[sites] & (into > 0) & (spread[sites] > 0) & (embedding | ~sum_like)
     judged &= np.isin(scene.model[sites], trained) & np.isfinite(spread[sites])
-    judged &= ~scene.is_type(lambda name: "Norm" in name)[sites]
+    judged &= ~scene.is_type(lambda name: "Norm" in name)[sites] & ~scene.functions[sites]
     judged &= spread[sites] > scene.limits.gain_beside_bias * _biases(scene)[tally.module[sites]]
     return sites[judged], spread[sites[judged]] / into[judged]
 

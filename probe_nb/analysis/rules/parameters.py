@@ -86,7 +86,7 @@ def _is_spare(scene: Scene, site: int) -> bool:
 def _numbered(scene: Scene) -> set[tuple[str, str, str]]:
     """Return the places in lists at which a module ran: its path without one of its numbers."""
     ran = scene.position < np.iinfo(np.int64).max
-    paths = (key for key, number in scene.tally.modules.items() if ran[number])
+    paths = (key[:2] for key, number in scene.tally.modules.items() if ran[number])
     return {key for model, path in paths for key in _keys(model, path)}
 
 
@@ -141,7 +141,7 @@ def _named(scene: Scene, owned: Owned, sites: Sites, *, own_first: bool = False)
         if not above or mine[about.model, above] != all_of_them[about.model, above]:
             break
         path = above
-    own = sites[scene.tally.module[sites] == scene.tally.modules.get((about.model, path), -1)]
+    own = sites[scene.tally.module[sites] == scene.tally.modules.get((about.model, path, ""), -1)]
     outputs = scene.of_module(about.model, path, "output")
     for found in (own, outputs) if own_first else (outputs, own):
         if len(found):

@@ -14,7 +14,7 @@ from probe_nb.analysis.changes import Changed
 from probe_nb.analysis.finding import Finding, Severity
 from probe_nb.analysis.tally import Tally
 from probe_nb.analysis.thresholds import Thresholds
-from probe_nb.analysis.words import module, place, plural
+from probe_nb.analysis.words import is_function, module, place, plural
 from probe_nb.terms import DIRECTIONS, ROLES, RunInfo, Site
 
 T = TypeVar("T")
@@ -90,6 +90,29 @@ class Scene:
         sites.flags.writeable = False  # others will be given them
         return sites
 
+    def of_modules(self, *roles: str, direction: int | None = None) -> Sites:
+        """Return the sites of some roles without those of functions, if there are any others.
+
+        Functions lie inside of modules, or are the loss: what is recorded of them beside modules
+        must not change what is said of those.
+        """
+        sites = self.of_role(*roles, direction=direction)
+        kept: Sites = sites[~self.functions[sites]]
+        return sites if self.functions_alone else kept
+
+    @cached_property
+    def functions(self) -> Table:
+        """Tell which sites are of calls of functions, and not of modules."""
+        number = self.tally.sites
+        every = self.tally.columns.tables.sites.values[:number]
+        return self.latest("functions", number, lambda: np.array([*map(is_function, every)], bool))
+
+    @cached_property
+    def functions_alone(self) -> bool:
+        """Tell whether no module was recorded where its tensors flow, but functions were."""
+        flows = self.of_role("input", "output", "grad_output", "grad_input")
+        return bool(self.functions[flows].all())
+
     def of_type(self, sites: Sites, types: Iterable[str]) -> Sites:
         """Return those of some sites whose module is of one of these classes."""
         codes = [code for name in types if (code := self.tally.types.get(name)) is not None]
@@ -120,7 +143,7 @@ class Scene:
     def model(self) -> NDArray[np.int64]:
         """Return the number of the model of each site."""
         models: dict[str, int] = {}
-        of_modules = [models.setdefault(model, len(models)) for model, _ in self.tally.modules]
+        of_modules = [models.setdefault(model, len(models)) for model, _, _ in self.tally.modules]
         return np.array(of_modules, np.int64)[self.tally.module]
 
     def is_type(self, passes: Callable[[str], bool]) -> Table:
@@ -168,7 +191,7 @@ class Scene:
     @cached_property
     def from_the_loss(self) -> Sites:
         """Return where the gradients that the loss sends arrive first, at the output of a model."""
-        asked = self.of_role("grad_output")
+        asked = self.of_modules("grad_output")
         if not len(asked):
             return asked
         order = self.tally.latest["order"][asked]
@@ -179,7 +202,7 @@ class Scene:
         """Return where a gradient arrived at its model, if it is the same there; else the site."""
         window, about = self.tally.window, self.about(site)
         place = np.flatnonzero(window.steps == step)
-        if about.role != "grad_output" or not about.module or not len(place):
+        if about.role != "grad_output" or self.is_root(site) or not len(place):
             return site
         for root in self.of_module(about.model, "", "grad_output").tolist():
             pair = ([root, site], place)
@@ -187,9 +210,14 @@ class Scene:
                 return int(root)
         return site
 
+    def is_root(self, site: int) -> bool:
+        """Tell whether a site is of a model as a whole."""
+        about = self.about(site)
+        return not about.module and not is_function(about)
+
     def of_module(self, model: str, path: str, role: str) -> Sites:
         """Return the sites of one module in one role."""
-        number = self.tally.modules.get((model, path))
+        number = self.tally.modules.get((model, path, ""))
         if number is None:
             return np.empty(0, np.intp)
         return np.flatnonzero((self.tally.module == number) & (self.tally.role == CODE[role]))

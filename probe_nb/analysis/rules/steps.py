@@ -47,7 +47,7 @@ def _change(scene: Scene, sites: Sites, severity: Severity) -> Finding:
     when = int(step[first])
     site = scene.root_of(first, when)
     moved = scene.about(site).role == "param"
-    loss = not scene.about(site).module and scene.about(site).role == "grad_output"
+    loss = scene.is_root(site) and scene.about(site).role == "grad_output"
     row = scene.once(("row", site, when), lambda: _row(scene, site, when))
     zero = bits[first] < -1000  # noqa: PLR2004 - stands for nothing at all
     times = float(2.0 ** min(abs(bits[first]), 1000.0))
@@ -114,10 +114,10 @@ def input_scale(scene: Scene) -> list[Finding]:
     finite, square = tally.begin["finite"], tally.begin["square"]
     fed = scene.of_role("input", direction=FORWARD)
     large = (finite[fed] > 0) & (square[fed] > limit**2 * finite[fed])
-    roots = [s for s in fed[scene.floats[fed] & large].tolist() if not scene.about(s).module]
+    roots = [s for s in fed[scene.floats[fed] & large].tolist() if scene.is_root(s)]
     if not roots or not (tally.direction == BACKWARD).any():
         return []
-    outputs = scene.as_finished(scene.of_role("output", direction=FORWARD))
+    outputs = scene.as_finished(scene.of_modules("output", direction=FORWARD))
     first = scene.about(int(outputs[0])).type if len(outputs) else ""
     if "Norm" in first:
         return []
@@ -141,9 +141,7 @@ def same_input(scene: Scene) -> list[Finding]:
     tally = scene.tally
     if len(tally.ranks) < 2:  # noqa: PLR2004 - two ranks at least
         return []
-    fed = [
-        site for site in scene.of_role("input", direction=FORWARD) if not scene.about(site).module
-    ]
+    fed = [site for site in scene.of_role("input", direction=FORWARD) if scene.is_root(site)]
     found = []
     for site in (int(each) for each in fed if scene.floats[each]):
         steps, rows = _equal_steps(scene, site)
