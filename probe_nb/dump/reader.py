@@ -31,6 +31,8 @@ from probe_nb.terms import RunInfo, printable
 LEVELS: Final = {"L0": "module", "L1": "api", "mix": "mix", "debug": "debug"}
 _LOOKED_AT: Final = 50
 """Folders inside one that is no dump."""
+_NAMED: Final = 10
+"""So many of them are named."""
 
 _ROLES: Final = ("input", "output", "param", "grad_output", "grad_input", "param_grad", "value")
 
@@ -62,7 +64,7 @@ def read(path: Path, *, step: Steps = None, rank: Steps = None, budget: int | No
 
 
 def _inside(path: Path) -> str:
-    """Name a folder inside that is a dump, if there is one."""
+    """Name the folders inside that are dumps, if there are any."""
     try:
         within = sorted(each for each in path.iterdir() if each.is_dir() and not each.is_symlink())
     except OSError:
@@ -70,8 +72,10 @@ def _inside(path: Path) -> str:
     there = [each.name for each in within[:_LOOKED_AT] if folders.find(each, lambda _: None)]
     if not there:
         return ""
-    more = f", as {len(there) - 1} more are" if len(there) > 1 else ""
-    return f" `{path / there[0]}` is one{more}: give the folder of one dump."
+    first, left = [f"`{each}`" for each in there[:_NAMED]], len(there) - _NAMED
+    others = f", and so are {', '.join(first[1:])}" if first[1:] else ""
+    more = f" and {left} more" if left > 0 else ""
+    return f" `{path / there[0]}` is one{others}{more}: give the folder of one dump."
 
 
 def _chosen(found: list[Folder], path: Path, step: Steps, rank: Steps) -> list[Folder]:

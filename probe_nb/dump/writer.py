@@ -105,6 +105,8 @@ def write(
     target = Path(path).expanduser().absolute()
     run.flush()
     found = [at for at in _places(run) if steps is None or at[0] in steps]
+    if not found and steps is None:
+        found = [_nowhere(run)]
     folders = {at: target / folder_of(*at) for at in found}
     there = target if target.exists() and not target.is_dir() else None
     if there is None and _streamed_to(run, target):
@@ -245,6 +247,13 @@ def _streamed_to(run: Records, target: Path) -> bool:
 def _places(run: Records) -> list[tuple[int, int]]:
     found = {*places(run.columns), *((each.step, each.rank) for each in run.value_table)}
     return sorted(found)
+
+
+def _nowhere(run: Records) -> tuple[int, int]:
+    """Return the step and rank of the dump of a run without records, and say that it has none."""
+    notify("probe_nb: This run has no records: there is no entry in the dump.")
+    first: int = run.info.config.get("first_step") or 0
+    return first, -1 if run.info.rank is None else run.info.rank
 
 
 def _level(data: list[tuple[Key, Any]]) -> str:

@@ -589,11 +589,18 @@ def test_a_histogram_of_a_dump_is_said_not_to_be_there_in_any_step(tmp_path):
         run.histogram("a", "output")
 
 
-def test_a_folder_of_dumps_names_one_of_them(tmp_path):
+def test_a_folder_of_dumps_names_them(tmp_path):
     (tmp_path / "a").mkdir()
-    for name in ("b", "c"):
-        write(tmp_path / name / "step0" / "rank0", {"Module.fc.Linear.forward.0": {}})
-    with pytest.raises(RunFormatError, match=r"/b` is one, as 1 more are: give the folder of one"):
-        probe.read_dump(tmp_path)
+
+    def refused(more, said):
+        for name in more:
+            write(tmp_path / name / "step0" / "rank0", {"Module.fc.Linear.forward.0": {}})
+        with pytest.raises(RunFormatError, match=f"/b` is one{said}: give the folder of one dump"):
+            probe.read_dump(tmp_path)
+
+    refused("b", "")
+    refused("cd", ", and so are `c`, `d`")
+    named = ", ".join(f"`{name}`" for name in "cdefghijk")
+    refused("efghijklm", f", and so are {named} and 2 more")
     with pytest.raises(RunFormatError, match=r"is a dump of msProbe's\.$"):
         probe.read_dump(tmp_path / "a")

@@ -249,6 +249,20 @@ def test_an_empty_dump_is_a_dump(tmp_path):
     assert data_of(run.write_dump(tmp_path / "dump")) == {}  # as msProbe: the root is left out
 
 
+@pytest.mark.parametrize("level", ["module", "api", "mix", "debug"])
+def test_the_dump_of_a_run_without_records_is_read_again(tmp_path, level):
+    with probe.watch(nn.Linear(2, 2), level=level, first_step=3, live=False) as run:
+        pass
+    with pytest.warns(ProbeWarning, match="has no records: there is no entry in the dump"):
+        folder = run.write_dump(tmp_path / "dump")
+    again = probe.read_dump(folder)
+    assert (len(again), again.info.steps, again.info.config["level"]) == (0, 1, level)
+    assert "there is no record of a tensor in the dump" in str(again)
+    assert [each.name for each in folder.iterdir()] == ["step3"]
+    with pytest.raises(FileExistsError, match="is there already"), pytest.warns(ProbeWarning):
+        run.write_dump(folder)
+
+
 def test_a_row_that_failed_is_in_the_log(tmp_path, monkeypatch):
     from probe_nb.stats.summary import Reducer
 
