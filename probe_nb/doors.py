@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from torch import nn
 from torch.optim import Optimizer
@@ -28,6 +28,12 @@ _OPTIONS: Final = (
     *("keep", "stop_on", "alerts", "on_finding", "memory", "name", "live", "baseline"),
     *("stacks", "structure", "values", "checksum", "scope", "when", "ranks"),
     *("forward_only", "backward_only", "slices", "names", "extras"),
+)
+
+
+_BEGIN: Final = (
+    "`with probe.watch(...) as run:` watches a block; `run = probe.start(...)` watches from there "
+    "on, until `probe.stop()`."
 )
 
 
@@ -83,6 +89,22 @@ class Watch:
         except BaseException:  # a Ctrl-C while closing: close for good, then let it through
             self._session.close("interrupted")
             raise
+
+    def __repr__(self) -> str:
+        """Say whether anything is watched, and how."""
+        names = ", ".join(self._models) or "functions of torch"
+        return f"<a watch of {names}: {self._state()}>"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say where what a run has is to be found."""
+        if name.startswith("_"):  # asked by copies and by notebooks, not by people
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise AttributeError(f"A watch has no `{name}`; a run has what is recorded. {_BEGIN}")
+
+    def _state(self) -> str:
+        if self._session is None:
+            return f"nothing is watched yet. {_BEGIN}"
+        return "open" if self._session.run.is_open else "it has ended"
 
     def _alive(self) -> tuple[dict[str, nn.Module], tuple[Optimizer, ...]]:
         models = {name: m for name, ref in self._models.items() if (m := ref()) is not None}

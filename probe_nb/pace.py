@@ -9,6 +9,7 @@ from typing import Any, Final
 from torch import nn
 from torch.optim import Optimizer
 
+from probe_nb import reasons
 from probe_nb.config import WatchConfig
 from probe_nb.errors import notify
 from probe_nb.observe import structure
@@ -203,3 +204,12 @@ class Pace:
         unread = (*self._rooms.modules.unread.copy(), *self._rooms.steps.unread)
         info.notices += [text for text in unread if text not in info.notices]
         info.unobserved = self._rooms.coverage.unobserved()
+
+    def note_watched_again(self) -> None:
+        """Let nothing look unused of which another watch sees the calls."""
+        info = self._run.info
+        if not any(watched.called for watched in self._rooms.watched):
+            info.unobserved = [
+                each | {"reason": reasons.AGAIN} if each["reason"] == reasons.NEVER else each
+                for each in info.unobserved
+            ]

@@ -23,12 +23,13 @@ REENTRANT: Final = "functions without gradients"
 LENT: Final = "used only by its weights"
 BYPASSED: Final = "called only in part"
 NEVER: Final = "never called"
+AGAIN: Final = "watched again before it was called"
 NO_TENSORS: Final = "called without tensors"
 NO_GRADIENTS: Final = "called without gradients"
 FAULTY: Final = "lost to an error of probe_nb"
 RANKS: Final = "in a process that `ranks=` leaves out"
 
-EXPECTED: Final = frozenset({NOT_SELECTED, LEFT_OUT, RANKS, CONTAINER, GONE, UNFUSED})
+EXPECTED: Final = frozenset({NOT_SELECTED, LEFT_OUT, RANKS, CONTAINER, GONE, UNFUSED, AGAIN})
 """Nothing is missing where these are the reason."""
 
 NUMBERED: Final = frozenset({"ok", "empty", "no_finite"})
@@ -64,6 +65,7 @@ REMEDIES: Final[dict[str, str]] = {
     f"missing. If it is called as `module.forward(x)`: {_HOOKS}.",
     NEVER: f"It may be unused. If it ran all the same: {_HOOKS}, in this process, outside of "
     "torch.compile and CUDA graphs, and not what is called as `module.forward(x)`.",
+    AGAIN: "Nothing is missing: the run of the later watch has what came then.",
     NO_TENSORS: "Neither arguments nor result hold a tensor that can be found: dicts, lists, "
     "tuples and dataclasses are looked into, other objects are not.",
     NO_GRADIENTS: "Only gradients were asked for, and no backward inside the watch reached it.",

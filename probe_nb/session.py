@@ -31,7 +31,7 @@ from probe_nb.run import Run
 from probe_nb.slicing import Slicing
 from probe_nb.stats.kernels import cpu
 from probe_nb.stopping import Stopper
-from probe_nb.terms import printable, shown
+from probe_nb.terms import AGAIN, ANOTHER, printable, shown
 
 _open: list[Session] = []
 
@@ -72,14 +72,16 @@ class Session:
         if options.on_finding is not None:
             self.listeners.append(Hearer(self.run.columns, self.run.info, options.on_finding))
         self.closers: list[Callable[[], None]] = []
+        self.kept_as = ""
+        """How the user comes by the run, where nobody was given it."""
         self._attached: Attachment | None = None
 
     # -- lifetime -------------------------------------------------------------------------------
 
-    def open(self, *, restarted: Callable[[Run], None] | None = None) -> Session:
+    def open(self, *, restarted: Callable[[Session], None] | None = None) -> Session:
         """Attach every hook; earlier sessions on the same modules are closed first.
 
-        `restarted` is told of each run that ended so; None warns the user.
+        `restarted` is told of each that ended so; None warns the user.
 
         Raises:
             ConfigError: The folder for kept tensors cannot be made.
@@ -92,11 +94,11 @@ class Session:
             raise
         return self
 
-    def _attach(self, restarted: Callable[[Run], None]) -> None:
+    def _attach(self, restarted: Callable[[Session], None]) -> None:
         for other in sessions():
             if other.shares_modules_with(self):
-                other.close("restarted")
-                restarted(other.run)
+                other.close(other.ended_by(self))
+                restarted(other)
         cpu.warm()
         attachment = self._rooms.attachment
         try:
@@ -121,6 +123,11 @@ class Session:
         theirs = [m for w in watched if (m := w.module()) is not None]
         return any((w := mine.get(id(m))) is not None and w.module() is m for m in theirs)
 
+    def ended_by(self, other: Session) -> str:
+        """Say how this watch ends if it makes room for another."""
+        again = bool(self._rooms.watched) and self.shares_modules_with(other)
+        return AGAIN if again else ANOTHER
+
     def close(self, reason: str) -> None:
         """Give everything back, then take in what was still waiting. Closing twice is harmless.
 
@@ -143,6 +150,8 @@ class Session:
         self._guarded(self._pace.note_structure)
         self._guarded(self._note_cuts)
         self._pace.note_unobserved()
+        if reason == AGAIN:
+            self._pace.note_watched_again()
         for closer in self.closers:
             self._pace.tell(closer)
         _open[:] = [session for session in _open if session is not self]
@@ -271,8 +280,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _warn_restarted(_: Run) -> None:
-    notify("This model was already watched; the earlier session was stopped.")
+def _warn_restarted(earlier: Session) -> None:
+    text = "This model was already watched; the earlier session was stopped."
+    if earlier.kept_as and len(earlier.run.columns):
+        text += f" When this one has ended, `run = {earlier.kept_as}` gives the earlier run."
+    notify(text)
 
 
 def save(value: Any, name: str, *, backward: bool) -> None:

@@ -68,6 +68,10 @@ COUNTS: Final = (
 
 ROOT_LABEL: Final = "(root)"
 
+AGAIN: Final = "stopped: the same model was watched again"
+ANOTHER: Final = "stopped: another watch began"
+"""How a run ended that made room for another."""
+
 
 def shown(path: str) -> str:
     """Return a module path as a person reads it: the root has no name of its own.

@@ -13,7 +13,7 @@ from probe_nb.analysis.missed import missed
 from probe_nb.analysis.words import plural
 from probe_nb.errors import FAULT
 from probe_nb.grammar import steps_in
-from probe_nb.reasons import LEFT_OUT, REMEDIES
+from probe_nb.reasons import AGAIN, LEFT_OUT, REMEDIES
 from probe_nb.terms import MODULE_ROLES, STATUSES
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ def unrecorded(info: RunInfo) -> str:
         )
     if left_out := _other_rank(info):
         return left_out
+    if any(each.get("reason") == AGAIN for each in info.unobserved):
+        return "the same model was watched again before a forward of it ran: see the later run"
     parts = list(_asked(info.config))
     if out := sum(each.get("reason") == LEFT_OUT for each in info.unobserved):
         were = "was" if out == 1 else "were"

@@ -36,6 +36,9 @@ from probe_nb.run import Run
 from probe_nb.session import Session
 
 _NOTHING = "Nothing is being watched; `%probe_start model` begins."
+_LAST = "`run = %probe` gives the last run."
+_EARLIER = "earlier"
+"""The word behind `%probe` that asks for the run before."""
 
 
 def load(shell: InteractiveShell) -> None:
@@ -65,6 +68,8 @@ class ProbeMagics(Magics):
         super().__init__(shell)
         self._watching: Watching | None = None
         self._last: Run | None = None
+        self._before: Run | None = None
+        self._said = False
         self._matcher = matcher(shell)
         self._replaced: list[Callable[[], object]] = []
 
@@ -134,12 +139,26 @@ class ProbeMagics(Magics):
             made,
             live=not asked.no_live,
             final=final,
-            restarted=_say_restarted,
+            restarted=self._say_restarted,
             baseline=against,
         )
         self._own()  # gives up the view of a session that was closed just now
-        self._last = made.run
+        self._remember(made.run)
         return watching
+
+    def _remember(self, run: Run) -> None:
+        """Let `%probe` give a run, and `%probe earlier` the one before if it has anything."""
+        if run is self._last:
+            return
+        if self._last is not None and (self._last.is_open or len(self._last.columns)):
+            self._before = self._last
+        self._last = run
+
+    def _say_restarted(self, earlier: Session) -> None:
+        text = f"Stopped watching {_title(earlier.run)}; a new watch begins."
+        if earlier.run is self._last and len(earlier.run.columns):
+            text += f" `run = %probe {_EARLIER}` gives the run that was stopped."
+        _say(text)
 
     @line_magic
     @no_var_expand
@@ -160,9 +179,10 @@ class ProbeMagics(Magics):
         __tracebackhide__ = True
         asked = parse(type(self).probe_start, line)
         made = prepared(asked, _scope(self.shell, local_ns))
-        earlier = self._stop_own("restarted")
+        earlier = self._own()
         if earlier is not None:
-            _say_restarted(earlier)
+            self._stop_own(earlier.session.ended_by(made))
+            self._say_restarted(earlier.session)
         self._watching = self._open(made, asked, "line")
         if self._watching.view is None:
             _say(f"Watching {_title(made.run)}; `%probe_stop` ends it.")
@@ -183,9 +203,9 @@ class ProbeMagics(Magics):
         if run is None:
             run = self._ended_by_nan()
         if run is None:
-            _say(_NOTHING)
+            _say(_NOTHING if self._last is None else f"{_NOTHING} {_LAST}")
             return None
-        self._last = run
+        self._remember(run)
         return None if line.strip() else run
 
     def _ended_by_nan(self) -> Run | None:
@@ -250,20 +270,29 @@ class ProbeMagics(Magics):
     def status(self, line: str) -> Run | None:
         """Return the run that is being watched, or else the last one, to look at it.
 
-        It records no model by itself: `%probe_start model` watches from here on,
-        `%%probe model` watches one cell.
+        `%probe earlier` returns the run of the magics before that one: of a watch that was
+        stopped because another began. It records no model by itself: `%probe_start model` watches
+        from here on, `%%probe model` watches one cell.
         """
-        _no_argument("%probe", line, "`%probe_start model` or, as the first line, `%%probe model`")
-        run = self.newest
+        asked = line.strip(" ;")
+        if asked != _EARLIER:
+            instead = "`%probe_start model` or, as the first line, `%%probe model`"
+            _no_argument("%probe", line, instead)
+        run = self.earlier if asked else self.newest
         if run is None:
-            _say(_NOTHING)
-        return None if line.strip() else run
+            _say("There is no earlier run." if asked else _NOTHING)
+        return None if line.rstrip().endswith(";") else run
 
     @property
     def newest(self) -> Run | None:
         """The run that is being watched, or else the last one."""
         sessions = session.sessions()
         return sessions[-1].run if sessions else self._last
+
+    @property
+    def earlier(self) -> Run | None:
+        """The run of the magics before that one."""
+        return self._before if self.newest is self._last else self._last
 
     @cell_magic("probe")  # type: ignore[arg-type]
     @no_var_expand
@@ -291,6 +320,9 @@ class ProbeMagics(Magics):
             self._end_cell(watching, error)
             raise
         self._end_cell(watching)
+        if not self._said:
+            self._said = True
+            _say("`run = %probe` gives the run of this cell.")
         return value
 
     def _end_cell(self, watching: Watching, error: BaseException | None = None) -> None:
@@ -324,10 +356,6 @@ def _title(run: Run) -> str:
     if run.info.config["level"] == "debug":
         return "what is saved by name"
     return models or "functions of torch"
-
-
-def _say_restarted(run: Run) -> None:
-    _say(f"Stopped watching {_title(run)}; a new watch begins.")
 
 
 def _failed_cell(result: ExecutionResult, error: BaseException, run: Run) -> str:

@@ -83,7 +83,7 @@ def opened(
     *,
     live: bool,
     final: Literal["report", "line"],
-    restarted: Callable[[Run], None],
+    restarted: Callable[[Session], None],
     baseline: Run | None = None,
 ) -> Watching:
     """Attach a session and show it, where there is a notebook to show it in.
@@ -92,7 +92,7 @@ def opened(
         session: As `prepared` made it.
         live: Whether a live view is wanted.
         final: What takes its place in the end.
-        restarted: Is told of each run that ended for this one.
+        restarted: Is told of each session that ended for this one.
         baseline: What the view compares with.
     """
     from probe_nb.view.live import LiveView, wanted
@@ -101,6 +101,7 @@ def opened(
     if wanted(live=None if live else False):
         compared = None if baseline is None else against(baseline, session.run)
         view = LiveView(session.run, final=final, compared=compared)
+    session.kept_as = "%probe"
     session.open(restarted=restarted)
     try:
         if view is not None:

@@ -285,7 +285,7 @@ def test_starting_again_without_a_model_restarts():
         second = probe.start(level="api", live=False)
     torch.ones(2).exp()
     probe.stop()
-    assert first.info.ended == "restarted"
+    assert first.info.ended == "stopped: another watch began"
     assert len(modes()) == 0
     assert len(first) == 0
     assert len(second) > 0

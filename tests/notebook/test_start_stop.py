@@ -57,10 +57,38 @@ def test_starting_again_and_again_never_doubles_a_row(kernel):
     assert len(reply.stdout.splitlines()) == 1
     kernel.run("old(x); model(x)")
     kernel.run("run = %probe_stop")
-    assert kernel.value("(len(before), before.info.ended)") == (3, "restarted")
+    assert kernel.value("(len(before), before.info.ended)") == (3, "stopped: another watch began")
+    assert kernel.run("again = %probe earlier").stdout == ""
+    assert kernel.value("again is before") is True
     assert kernel.value("(len(run), run.df['type'].tolist())") == (1, ["Linear"])
     assert kernel.value(HOOKS) == 0
     assert kernel.run("%probe_stop").status == "ok"
+
+
+def test_a_watch_that_another_has_stopped_says_where_its_run_is(kernel):
+    kernel.run(START)
+    nothing = kernel.run(START)  # it had recorded nothing
+    assert nothing.stdout.endswith("a new watch begins.\n")
+    kernel.run("model(x)\nfirst = %probe")
+    again = kernel.run(START)
+    assert "`run = %probe earlier` gives the run that was stopped" in again.stdout
+    kernel.run("run = %probe earlier")
+    assert kernel.value("(run is first, len(run))") == (True, 3)
+    assert kernel.value("run.info.ended") == "stopped: the same model was watched again"
+    kernel.run("model(x)\nsecond = %probe")
+    warned = kernel.run("import probe_nb as probe\nwith probe.watch(model) as third: model(x);")
+    assert "When this one has ended, `run = %probe` gives the earlier run." in warned.stderr
+    stopped = kernel.run("run = %probe_stop")
+    assert "Nothing is being watched" in stopped.stdout
+    assert "`run = %probe` gives the last run" in stopped.stdout
+    kernel.run("run = %probe")
+    assert kernel.value("(run is second, len(run), len(third.frame(role='output')))") == (
+        True,
+        3,
+        3,
+    )
+    kernel.run("%unload_ext probe_nb\n%load_ext probe_nb")
+    assert kernel.run("%probe earlier").stdout == "probe_nb: There is no earlier run.\n"
 
 
 def test_a_failing_cell_stays_a_failure_and_is_written_down(kernel):

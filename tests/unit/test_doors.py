@@ -156,3 +156,23 @@ def test_a_model_is_kept_until_the_block_is_entered():
     with probe.watch(layer(), live=False) as run:
         pass
     assert run.coverage()["module"].tolist() == [""]
+
+
+def test_a_watch_without_a_block_says_that_nothing_is_watched_and_how_to_begin():
+    model = nn.Linear(2, 1)
+    waiting = probe.watch(model, live=False)
+    model(torch.ones(2))
+    assert "watch of model: nothing is watched yet" in repr(waiting)
+    for way in ("with probe.watch(...) as run", "run = probe.start(...)"):
+        assert way in repr(waiting)
+        for name in ("df", "stop", "findings"):
+            with pytest.raises(AttributeError, match=re.escape(way)) as error:
+                getattr(waiting, name)
+            assert f"`{name}`" in str(error.value)
+    with waiting as run:
+        model(torch.ones(2))
+        assert repr(waiting) == "<a watch of model: open>"
+    assert repr(waiting) == "<a watch of model: it has ended>"
+    assert run.df["call"].nunique() == 1
+    assert not hasattr(waiting, "_repr_html_")
+    assert "functions of torch" in repr(probe.watch(level="api"))

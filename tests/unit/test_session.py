@@ -134,7 +134,7 @@ def test_starting_again_on_a_model_stops_the_older_session_and_says_so_in_one_li
     assert "\n" not in str(warned[0].message)
     assert warned[0].filename == __file__
     model(X)
-    assert first.info.ended == "restarted"
+    assert first.info.ended == "stopped: the same model was watched again"
     assert [len(r.frame(role="output")) for r in (first, second)] == [1, 1]
     assert [s.run for s in session.sessions()] == [second]
 
@@ -146,7 +146,7 @@ def test_a_watch_inside_a_watch_of_the_same_model_takes_over():
         with pytest.warns(ProbeWarning), probe.watch(model, live=False) as inner:
             model(X)
         model(X)
-    assert outer.info.ended == "restarted"
+    assert outer.info.ended == "stopped: the same model was watched again"
     assert inner.info.ended == "finished"
     assert [len(r.frame(role="output")) for r in (outer, inner)] == [1, 1]
 
@@ -159,12 +159,39 @@ def test_starting_three_times_leaves_one_set_of_rows():
     assert [len(run) for run in runs] == [0, 0, 1]
 
 
+def test_a_watch_that_made_room_before_its_model_ran_calls_no_module_unused():
+    model = nn.Sequential(layer(), nn.ReLU())
+    with (
+        pytest.warns(ProbeWarning),
+        probe.watch(model, live=False) as outer,
+        probe.watch(model, live=False) as inner,
+    ):
+        model(X)
+    assert "the same model was watched again before a forward of it ran" in str(outer)
+    assert "unused" not in str(outer)
+    assert "not seen" not in str(outer)
+    found = outer.coverage()
+    assert found["module"].tolist() == ["", "0", "1"]
+    assert set(found["reason"]) == {"watched again before it was called"}
+    assert len(inner.coverage()) == 0
+
+
+def test_a_module_that_did_not_run_before_another_watch_began_was_not_called():
+    model = nn.Sequential(layer(), nn.ReLU())
+    model.unused = layer()
+    with probe.watch(model, live=False) as outer:
+        model[1](model[0](X))
+        with pytest.warns(ProbeWarning), probe.watch(model, live=False):
+            model[1](model[0](X))
+    assert outer.coverage().set_index("module")["reason"]["unused"] == "never called"
+
+
 def test_a_part_of_a_watched_model_restarts_it_too():
     model = nn.Sequential(layer(), nn.ReLU())
     outer = probe.start(model, live=False)
     with pytest.warns(ProbeWarning, match="already watched"):
         probe.start(model[0], live=False)
-    assert outer.info.ended == "restarted"
+    assert outer.info.ended == "stopped: the same model was watched again"
 
 
 def test_models_that_share_nothing_are_watched_side_by_side():

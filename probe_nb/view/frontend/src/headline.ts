@@ -7,7 +7,6 @@ const GLYPHS: Record<Kind, string> = { bad: "✕", warn: "!", ok: "✓", empty: 
 const MARKS: Record<Found["severity"], string> = { error: "✕", warning: "!", note: "·" };
 const ENDINGS: Record<string, string> = {
   finished: "finished",
-  stopped: "stopped",
   restarted: "closed by a later start on the same model",
 };
 
@@ -134,6 +133,7 @@ function cost({ memory, spilled }: Facts): string {
 
 function ending(ended: string): string {
   if (!ended || ended === "open") return "ended";
+  if (ended.startsWith("stopped")) return ended;
   return ENDINGS[ended] ?? `ended by ${ended}`;
 }
 
