@@ -18,11 +18,14 @@ from __future__ import annotations
 import contextlib
 import difflib
 import sys
+import traceback
 import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from probe_nb.analysis.origins import Origin
     from probe_nb.run import Run
 
@@ -32,6 +35,19 @@ FAULT: Final = "probe_nb could not record"
 
 class ProbeError(Exception):
     """Root of every error that probe_nb raises on purpose."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Have IPython leave out our frames but the last: what is wrong is in a line of the user's.
+
+        IPython calls it when it shows the error, says how many frames it has left out, and shows
+        them all after `%xmode Verbose`. The error and its traceback stay as they are.
+        """
+        shell = sys.modules["IPython"].get_ipython()
+        if shell is None:
+            return traceback.format_exception(self)
+        _hide(self.__traceback__, hidden=shell.InteractiveTB.mode != "Verbose")
+        shown = shell.InteractiveTB.structured_traceback(type(self), self, self.__traceback__)
+        return list(shown)
 
 
 class ConfigError(ProbeError, ValueError):
@@ -91,6 +107,13 @@ class TorchError(ProbeError, ImportError):
 
 class ProbeWarning(UserWarning):
     """A fault inside probe_nb, or a session that was restarted; the model is unaffected."""
+
+
+def _hide(trace: TracebackType | None, *, hidden: bool) -> None:
+    """Tell IPython whether to leave out our frames in which an error was raised."""
+    frames = [frame for frame, _ in traceback.walk_tb(trace)]
+    while frames and frames[-1].f_globals.get("__name__", "").startswith("probe_nb"):
+        frames.pop().f_locals["__tracebackhide__"] = hidden
 
 
 def notify(message: str) -> None:

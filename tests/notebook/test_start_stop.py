@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 
 import pytest
 
@@ -337,3 +338,41 @@ def test_structure_alone_is_shown_as_the_tree_when_the_watch_stops(kernel):
     ]
     assert "<code>(root)</code>" in reply.bundle["text/html"]
     assert kernel.value("set(stopped.df['status'])") == {"not_asked"}
+
+
+def test_a_wrong_name_shows_the_users_line_and_not_all_of_what_is_behind_it(kernel):
+    kernel.run("import probe_nb as probe\nwith probe.watch(model, live=False) as run: model(x);")
+    for line, said in (
+        ("run.history('9', 'output', 'l2')", "SelectionError: "),
+        ("probe.watch(model, extras={'spectral': '*'})", "ConfigError: "),
+        ("with probe.watch(model, keep='nope'): pass", "SelectionError: No module matches `nope`"),
+    ):
+        (shown,) = kernel.run(line).tracebacks
+        assert f"> 1 {line}" in shown
+        assert "skipping hidden" in shown
+        assert said in shown
+        assert len(shown.splitlines()) < 30
+    assert kernel.run("%xmode Verbose").status == "ok"
+    try:
+        (whole,) = kernel.run("%tb").tracebacks
+    finally:
+        kernel.run("%xmode Context")
+    assert "skipping hidden" not in whole
+    assert len(whole.splitlines()) > 3 * len(shown.splitlines())
+
+
+def test_what_led_to_a_wrong_name_is_shown_whole(kernel):
+    code = """
+    import probe_nb as probe
+    with probe.watch(model, live=False) as run: model(x)
+    def find():
+        try:
+            {}['of the user']
+        except KeyError:
+            run.history('9', 'output', 'l2')
+    find()
+    """
+    (shown,) = kernel.run(textwrap.dedent(code)).tracebacks
+    assert "{}['of the user']" in shown
+    assert shown.count("find()") > 1
+    assert "SelectionError: " in shown.splitlines()[-1]
