@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,7 +101,11 @@ class Marks:
 
 
 FORWARD, BACKWARD, OPTIMIZER, BUFFER, SETTING = range(5)
-"""Sorts of records; a setting is a number of the optimizer itself, such as its learning rate."""
+"""Sorts of records; a setting is a number of the optimizer itself, such as its learning rate, or
+what a `GradScaler` reads to find out whether gradients overflowed."""
+
+_SCALER: Final = "Torch._amp_"
+"""How the functions begin that a `GradScaler` calls: they are fed what is not finite on purpose."""
 
 
 class Sorts:
@@ -121,6 +125,8 @@ class Sorts:
     def _sort(site: Site) -> int:
         if site.direction == "optimizer":
             return SETTING if site.api else OPTIMIZER
+        if site.api.startswith(_SCALER):
+            return SETTING
         if site.role == "buffer":
             return BUFFER
         return BACKWARD if site.direction == "backward" else FORWARD

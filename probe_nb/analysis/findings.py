@@ -19,6 +19,7 @@ from probe_nb.analysis.listed import NOTHING, Listed
 from probe_nb.analysis.rules import (
     activations,
     alerts,
+    foreign,
     gradients,
     growth,
     micro_steps,
@@ -54,6 +55,7 @@ RULES: Final[tuple[Rule, ...]] = (
     growth.shrinking,
     gradients.exploding,
     gradients.vanishing,
+    foreign.foreign,
     parameters.unused,
     parameters.frozen,
     parameters.stuck,

@@ -13,10 +13,12 @@ from probe_nb.analysis import findings, nothing
 from probe_nb.analysis.alarms import LIMITS
 from probe_nb.analysis.finding import Finding
 from probe_nb.analysis.firsts import First
+from probe_nb.analysis.missed import missed
 from probe_nb.analysis.rules import activations, gradients, nonfinite
 from probe_nb.analysis.rules.scene import Scene
 from probe_nb.analysis.tally import Tally
-from probe_nb.analysis.words import number, place, plural, steps_of
+from probe_nb.analysis.words import is_optimizer, number, place, plural, steps_of
+from probe_nb.reasons import NEVER
 from probe_nb.store.columns import Columns
 from probe_nb.store.stream import ALONE
 from probe_nb.terms import DIRECTIONS, ROLES, STATUS_CODE, RunInfo
@@ -116,8 +118,8 @@ class Judge:
         lost = nothing.lost(info)
         if not self.tally.rows:
             return _empty(info)
-        if not lost and (alone := self._alone()):
-            return Verdict("empty", alone)
+        if not lost and (beside := self._beside_the_point(info)):
+            return beside
         worst = next(iter(self.findings(info)), None)
         if worst is None or worst.severity == "note":
             if lost:
@@ -128,6 +130,12 @@ class Judge:
         kind: Kind = "bad" if worst.severity == "error" else "warn"
         return Verdict(kind, worst.sentence, worst.detail, worst.site, worst.row)
 
+    def _beside_the_point(self, info: RunInfo | None) -> Verdict | None:
+        """Say why there is nothing to judge though there are records, None if there is."""
+        if alone := self._alone():
+            return Verdict("empty", alone)
+        return _without_model(info) if info and self._of_optimizers_alone(info) else None
+
     def _alone(self) -> str:
         """Say what was recorded where no number was asked for, "" if one was."""
         if (self.tally.latest["status"] != STATUS_CODE["not_asked"]).any():
@@ -135,6 +143,15 @@ class Judge:
         if self.tally.columns.tables.checksums.values:
             return "Checksums alone were recorded: compare with another run"
         return "Shapes and dtypes alone were recorded: see run.structure()"
+
+    def _of_optimizers_alone(self, info: RunInfo) -> bool:
+        """Tell whether optimizers are all that was seen, and the model never ran."""
+        if not all(map(is_optimizer, self.tally.columns.tables.sites.values)):
+            return False
+        if info.ended == "open":
+            return "output" in info.config.get("roles", ()) and not info.config.get("select")
+        reasons = {each.get("reason") for each in missed(info)}
+        return reasons == {NEVER}
 
     def badges(self) -> NDArray[np.int64]:
         """Return the badge bits of each site."""
@@ -181,7 +198,7 @@ class Judge:
         tally, latest = self.tally, self.tally.latest
         what = f"{steps_of(len(tally.steps))}, {plural(len(tally.listed), 'module')}"
         flows = self._scene().floats & (tally.direction != DIRECTIONS.index("optimizer"))
-        flows &= ~self._masks()
+        flows &= ~self._masks() & (tally.role != ROLES.index("state"))  # extras are no values
         flows &= latest["absmax"] >= 0  # it is there
         absmax = np.where(flows, latest["absmax"], -1)  # counts of steps are no values
         none = self.tally.firsts["bad"].overall is None
@@ -220,6 +237,15 @@ class Judge:
             went = "and recovered" if not self.tally.scaler.streak else "the last one included"
             notes.append(f"gradients overflowed under the loss scale in {steps}, {went}")
         return notes
+
+
+def _without_model(info: RunInfo) -> Verdict:
+    """Say that an optimizer stepped, and nothing of the model ran: it may be another one by now."""
+    if info.ended == "open":
+        text = f"Nothing of the model was recorded yet: waiting for {nothing.awaited(info)}"
+        return Verdict("empty", text)
+    why = "an optimizer stepped and no forward of the model was seen: was it replaced?"
+    return Verdict("empty", "Nothing of the model was recorded", why)
 
 
 def _empty(info: RunInfo | None) -> Verdict:

@@ -69,6 +69,8 @@ def steps_of(count: int) -> str:
 def tensor(site: Site) -> str:
     """Write which tensor of its module a site is: role, and leaf where it tells something."""
     role, leaf = _ROLES[site.role], site.leaf
+    if is_extra(site):
+        return _extra(leaf)
     if site.direction == "optimizer" and site.role in _AT_STEP:
         return _AT_STEP[site.role].format(leaf)
     if site.role == "param_grad" and leaf.endswith(_HELD):
@@ -76,6 +78,29 @@ def tensor(site: Site) -> str:
     if site.role == "value" and site.direction == "backward":
         role = "gradient of the saved value"
     return role if leaf in {"", "0"} else f"{role} {leaf}"
+
+
+def is_extra(site: Site) -> bool:
+    """Tell whether a site is of a number that `extras=` asked for: no optimizer keeps it."""
+    return site.role == "state" and site.direction != "optimizer"
+
+
+def _extra(leaf: str) -> str:
+    """Write what an extra is.
+
+    >>> [_extra(each) for each in ("spectral_norm.weight", "softmax_max", "before.weight.exp_avg")]
+    ['spectral norm of weight', 'softmax max', 'optimizer state weight.exp_avg before the step']
+    >>> _extra("below:1e-08(output.0)")
+    'share of output.0 below 1e-08'
+    """
+    name, _, of = leaf.partition(".")
+    if name == "before":
+        return f"{_ROLES['state']} {of} before the step"
+    if name.startswith("below:"):
+        limit, _, of = leaf.removeprefix("below:").partition("(")
+        return f"share of {of.removesuffix(')')} below {limit}"
+    words = name.replace("grad_", "gradient ").replace("_", " ")
+    return f"{words} of {of}" if of else words
 
 
 def module(site: Site, *, several: bool) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import probe_nb as probe
+from probe_nb.analysis.words import tensor
 from probe_nb.errors import ConfigError, SelectionError
 from tests.models import no_faults
 
@@ -368,3 +369,30 @@ def test_an_extra_whose_rows_are_not_recorded_is_refused():
 def test_a_pattern_that_matches_no_module_is_refused():
     with pytest.raises(SelectionError, match="attn"):
         probe.start(nn.Linear(1, 1), extras={"spectral_norm": "attn"})
+
+
+def test_an_extra_is_called_what_it_is_and_is_no_value_of_the_run():
+    layer = nn.Linear(9, 9, bias=False)
+    nn.init.ones_(layer.weight)  # its spectral norm is 9
+    optimizer = torch.optim.Adam(layer.parameters(), lr=1e-4)
+    names = ["spectral_norm", "stable_rank", "state_before", "grad_direction", "below:1e-8"]
+    with probe.watch(layer, optimizer=optimizer, extras=dict.fromkeys(names, "*")) as run:
+        for _ in range(2):
+            optimizer.zero_grad()
+            layer(torch.full((1, 9), 0.01)).sum().backward()
+            optimizer.step()
+    sites = run.columns.tables.sites.values
+    said = {tensor(site) for site in sites if site.role == "state" and not site.api}
+    assert {
+        "spectral norm of weight",
+        "stable rank of weight",
+        "gradient direction of weight",
+        "optimizer state weight.exp_avg before the step",
+        "share of output.0 below 1e-08",
+        "optimizer state weight.exp_avg",
+    } <= said
+    assert (
+        repr(run)
+        .splitlines()[0]
+        .startswith("✓ 2 steps, 1 module, no NaN or Inf; largest |value| 1")
+    )

@@ -12,6 +12,7 @@ from probe_nb.analysis.rules import ranges
 from probe_nb.analysis.rules.gradients import cutting, last_flow
 from probe_nb.analysis.rules.scene import BACKWARD, FORWARD, Scene, Sites, Table
 from probe_nb.analysis.window import Table as Numbers
+from probe_nb.analysis.words import is_inside
 
 RECTIFIERS: Final = ("ReLU", "ReLU6", "Threshold", "Hardswish", "Hardshrink", "Softshrink")
 """Classes whose output is exactly zero where a unit does not fire."""
@@ -103,6 +104,8 @@ def _units(scene: Scene) -> Sites:
     """
     tally = scene.tally
     outputs = scene.of_role("output", direction=FORWARD)
+    inside = np.array([is_inside(scene.about(site)) for site in outputs.tolist()], np.bool_)
+    outputs = outputs[inside | scene.functions_alone]  # a loss that is fulfilled is no dead unit
     order = np.full(len(tally.modules), np.iinfo(np.int64).max)
     np.minimum.at(order, tally.module[outputs], tally.latest["order"][outputs])
     first = tally.latest["order"][outputs] == order[tally.module[outputs]]

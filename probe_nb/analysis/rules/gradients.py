@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from probe_nb.analysis.finding import Finding
 from probe_nb.analysis.rules.owned import Owned
-from probe_nb.analysis.rules.scene import BACKWARD, CODE, Scene, Sites, Table
+from probe_nb.analysis.rules.scene import BACKWARD, Scene, Sites, Table
 from probe_nb.analysis.words import number
 
 FROM_THE_LOSS: Final = (
@@ -43,13 +43,13 @@ def _tiny(scene: Scene) -> tuple[Table, dict[int, Table]]:
         return found, when
     small &= last_flow(scene, now >= limits.vanished)
     for role in _FLOWING:
-        of_role, like = scene.of_role(role), scene.of_modules(role)
-        sites = of_role[(small & (tally.latest["numel"] > 1))[of_role]]
-        like = like[tally.latest["numel"][like] > 1]
+        of_role = scene.of_modules(role)  # functions are fed parameters too
+        of_role = of_role[tally.latest["numel"][of_role] > 1]
+        sites = of_role[small[of_role]]
         if not len(sites):
             continue
         sizes, peaks = scene.sizes, tally.window.peaks[sites]
-        largest = np.fmax.reduce(sizes[like], axis=0, initial=0.0)
+        largest = np.fmax.reduce(sizes[of_role], axis=0)
         beside = sizes[sites] < limits.vanished_beside * largest
         holds = beside & (peaks < limits.vanished) & (peaks > 0)
         lasting = scene.lasts(sites, holds)

@@ -21,6 +21,7 @@ def sudden_change(scene: Scene) -> list[Finding]:
     tally, limits = scene.tally, scene.limits
     seen = scene.changed
     judged = (seen.step >= 0) & scene.floats & (tally.latest["numel"] > 1)
+    judged &= ~scene.functions | scene.functions_alone  # what a router or a loss computes may vary
     forward = np.flatnonzero(judged & (tally.direction == FORWARD))
     judged &= (tally.direction == BACKWARD) & (tally.latest["numel"] >= limits.change_elements)
     judged &= (tally.parameter < 0) | (scene.ndim > 1)
