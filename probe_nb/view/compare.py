@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
 
-from probe_nb.analysis.words import number, plural
-from probe_nb.terms import printable, shown
+from probe_nb.analysis.compare.checksums import UNSURE
+from probe_nb.analysis.words import number, plural, tensor
+from probe_nb.terms import Site, printable, shown
 from probe_nb.view.frame import title
 from probe_nb.view.html import aligned, sideways
 
@@ -64,9 +65,20 @@ def sentence(of: Comparison) -> str:
     if counts.get("diverged"):
         many = plural(counts["diverged"], "row")
         return f"! no call diverges of itself, but {many} drifted apart beyond rounding"
+    return _agreed(of, counts)
+
+
+def _agreed(of: Comparison, counts: dict[str, int]) -> str:
+    """Say of runs that nowhere diverge what they agree in."""
     alone = counts.get("only_in_baseline", 0) + counts.get("only_in_candidate", 0)
     if alone:
         return f"! no divergence in what both have; {plural(alone, 'row')} only one run has"
+    unclear = counts.get("not_comparable", 0)
+    if set(counts) == {"same", "not_comparable"}:
+        return f"✓ all that could be compared is the same; {plural(unclear, 'row')} could not be"
+    doubt = int(of._of.unsure.sum())  # noqa: SLF001 - read here, copied nowhere
+    if doubt:
+        return f"✓ no divergence in the statistics; of {plural(doubt, 'row')} {UNSURE}"
     return "✓ no divergence: all that differs is within rounding"
 
 
@@ -219,7 +231,7 @@ def _cells(row: Any) -> list[str]:
     return [
         f"{_SIGNS[verdict]} {verdict.replace('_', ' ')}",
         f"{place}, {api}" if api and row.module else (api or place),
-        " ".join(part for part in (str(row.role), str(row.leaf)) if part),
+        _tensor(row),
         str(row.step),
         _number(row.difference),
         _number(row.tolerance),
@@ -228,6 +240,15 @@ def _cells(row: Any) -> list[str]:
         _number(row.l2_candidate),
         _word(row.reason),
     ]
+
+
+def _tensor(row: Any) -> str:
+    """Write which tensor a row is of; what an optimizer saw has the names of other rows."""
+    role, leaf = str(row.role), str(row.leaf)
+    if str(row.direction) == "optimizer" and role in {"param", "param_grad"}:
+        site = Site(str(row.model), str(row.module), "", "", "optimizer", row.role, leaf)
+        return tensor(site)
+    return f"{role} {leaf}".strip()
 
 
 def _word(value: Any) -> str:

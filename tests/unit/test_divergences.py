@@ -485,18 +485,119 @@ class _Backwards(nn.Linear):
         return super().forward(x).flip(-1)
 
 
-def test_a_checksum_tells_that_numbers_changed_places():
+DOUBT = "checksums alone differ: another order, last bits, or signs of zeros"
+
+
+def _told(model: nn.Module, *data: Tensor) -> probe.Run:
+    """Record a forward with checksums."""
+    with torch.no_grad(), probe.watch(model, checksum="crc32", live=False) as made:
+        model(*data)
+    return made
+
+
+def test_a_checksum_tells_that_numbers_changed_places_before_what_diverges():
     def run(first: type[nn.Linear]) -> probe.Run:
         torch.manual_seed(0)
-        model = nn.Sequential(first(8, 8), nn.Linear(8, 8))
-        with probe.watch(model, checksum="crc32", live=False) as made:
-            model(torch.randn(4, 8)).sum().backward()
-        return made
+        return _told(nn.Sequential(first(8, 8), nn.Linear(8, 8)), torch.randn(4, 8))
 
-    first = probe.compare(run(nn.Linear), run(_Backwards)).first_divergence()
-    assert (first.module, first.phase) == ("0", "forward")
-    assert "the same numbers in another order" in first.detail
-    assert probe.compare(run(nn.Linear), run(nn.Linear)).first_divergence() is None
+    found = probe.compare(run(nn.Linear), run(_Backwards))
+    first = found.first_divergence()
+    assert (first.module, first.phase) == ("1", "forward")  # the first product after it
+    assert DOUBT in first.detail
+    moved = found.rows_of("0", "output")
+    assert (moved["verdict"].item(), moved["reason"].item()) == ("close", DOUBT)
+    assert found.fed_same
+    again = probe.compare(run(nn.Linear), run(nn.Linear))
+    assert again.first_divergence() is None
+    assert again.counts.keys() == {"same"}
+
+
+@pytest.mark.parametrize("size", [64, 1000, 20_000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_floats_that_changed_places_are_not_said_to_be_within_rounding(size, dtype):
+    made = torch.Generator().manual_seed(size)
+    data = torch.randn(size, generator=made, dtype=torch.float64).to(dtype)
+    other = data[torch.randperm(size, generator=made)]
+    found = probe.compare(_told(nn.Identity(), data), _told(nn.Identity(), other))
+    assert found.first_divergence() is None
+    assert found.fed_same.same is None
+    assert f"inputs: the same statistics, but of 1 of 1 {DOUBT}" in found.fed_same.sentence
+    said = " ".join(repr(found).split())
+    assert said.startswith(f"✓ no divergence in the statistics; of 2 rows {DOUBT}")
+    assert "within rounding" not in said
+
+
+def test_a_parameter_of_which_rows_changed_places_is_told_with_what_diverges():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))
+    other, data = copy.deepcopy(model), torch.randn(8, 16)
+    with torch.no_grad():
+        other[2].weight.copy_(other[2].weight.flip(0))
+    found = probe.compare(_told(model, data), _told(other, data))
+    first = found.first_divergence()
+    assert (first.module, first.role) == ("2", "output")
+    assert f"but of 1 row of it {DOUBT}" in first.detail
+    assert found.fed_same.same is None
+    assert f"initial parameters: the same statistics, but of 1 of 4 {DOUBT}" in repr(found.fed_same)
+
+
+@pytest.mark.parametrize("place", [3, 40])
+@pytest.mark.parametrize("size", [64, 1000])
+def test_one_last_bit_is_no_divergence_though_no_sum_shows_it(size, place):
+    data = torch.randn(size, generator=torch.Generator().manual_seed(size))
+    other = data.clone()
+    other[place] = torch.nextafter(data[place], torch.tensor(0.0))
+    found = probe.compare(_told(nn.Identity(), data), _told(nn.Identity(), other))
+    assert found.first_divergence() is None
+    assert not found.df["checksum_same"].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool])
+@pytest.mark.parametrize("size", [64, 1000])
+def test_another_checksum_of_whole_numbers_is_a_difference(size, dtype):
+    made = torch.Generator().manual_seed(size)
+    data = torch.randint(0, 50, (size,), generator=made).to(dtype)
+    data[0], data[1] = 0, 1  # they change places
+    other = data.flip(0)
+    found = probe.compare(_told(nn.Identity(), data), _told(nn.Identity(), other))
+    first = found.first_divergence()
+    assert (first.phase, first.role, first.measure) == ("fed", "input", "exact")
+    assert first.detail.startswith("whole numbers differ, by checksums alone: another order")
+    assert found.fed_same.same is False
+    same = probe.compare(_told(nn.Identity(), data), _told(nn.Identity(), data.clone()))
+    assert same.counts == {"same": 2}
+
+
+def test_a_run_that_is_the_same_where_it_can_be_compared_is_not_said_to_be_rounded():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Identity(), nn.Linear(4, 4))
+    with probe.watch(model, live=False) as run:
+        model(torch.ones(2, 4)).sum().backward()
+    found = probe.compare(run, run)
+    assert found.counts.keys() == {"same", "not_comparable"}
+    many = found.counts["not_comparable"]
+    said = f"✓ all that could be compared is the same; {many} rows could not be"
+    assert repr(found).splitlines()[0] == said
+
+
+def test_the_evidence_is_that_of_the_row_and_all_that_was_fed_otherwise_is_named():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    other, data = copy.deepcopy(model), torch.randn(4, 8)
+    torch.manual_seed(1)
+    other[0].reset_parameters()
+    other[2].reset_parameters()
+    keep = probe.Keep("*", roles="input,output")
+    runs = []
+    for each in (model, other):
+        with torch.no_grad(), probe.watch(each, keep=keep, live=False) as run:
+            each(data)
+        runs.append(run)
+    found = probe.compare(*runs)
+    first = found.first_divergence()
+    assert first.evidence == "statistics and histograms"  # parameters were not kept
+    said = "not fed the same at step 0: 0 (parameter weight) and 3 more, also in 2"
+    assert first.sentence == said
+    assert "initial parameters: 4 of 4 rows differ (in 0, 2)" in found.fed_same.sentence
 
 
 def test_checksums_tell_of_no_fault_where_the_order_of_sums_differs():

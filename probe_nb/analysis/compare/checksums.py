@@ -8,16 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probe_nb.analysis.compare.judge import Flags, Reasons
-from probe_nb.analysis.compare.measures import Measured
+from probe_nb.analysis.compare.measures import MEASURES, Measured, equal_numbers
 from probe_nb.store.table import ABSENT, Arrays
-from probe_nb.terms import STATUSES
+from probe_nb.terms import COUNTS, STATUSES
 
 _NOT_ASKED: Final = STATUSES.index("not_asked")
-_ORDER: Final = 2.0**-50
-"""What another order of the elements changes in a sum of float64, times the root of their number.
-"""
-_COUNTED: Final = 10**5
-"""Up to so many elements one that is rounded otherwise shows in the mean, beyond that noise."""
+_WHOLE: Final = ("int", "uint", "bool")
+UNSURE: Final = "checksums alone differ: another order, last bits, or signs of zeros"
+"""The statistics of both may differ by as much: the kernels sum in float32, where another order
+shows in the last digits and one last bit does not show at all."""
 
 
 def checksums(data: tuple[Arrays, Arrays], tables: tuple[Any, Any]) -> NDArray[np.int8]:
@@ -45,37 +44,54 @@ def decide(
     data: tuple[Arrays, Arrays],
     tables: tuple[Any, Any],
     sums: NDArray[np.int8],
-    distance: NDArray[np.float64],
     *,
     found: Measured,
     reasons: Reasons,
 ) -> None:
-    """Note what checksums alone tell: values that changed places, and all where nothing else is."""
-    moved = (sums == 0) & (distance == 0) & _same_numbers(*data, tables)
-    reasons.give(moved, "the same numbers in another order: checksums differ")
+    """Note what checksums alone tell: whole numbers that differ, and all where nothing else is."""
+    whole = (sums == 0) & _whole(data, tables)
+    reasons.give(whole, "whole numbers differ, by checksums alone: another order, or a few of many")
     bare = alone(data, sums)
     reasons.drop(bare)
     bare &= sums == 0
     reasons.give(bare, "checksums differ")
-    differs = moved | bare
+    differs = (whole | bare) & ~(found.apart[MEASURES.index("exact")] > 0)
     found.put("exact", differs, np.full(int(differs.sum()), np.inf))
 
 
-def _same_numbers(one: Arrays, other: Arrays, tables: tuple[Any, Any]) -> Flags:
-    """Tell which pairs hold the same numbers, as far as an order of their sums lets tell.
-
-    A zero has two signs and NaN many bits: of tensors with such a one nothing is said.
-    """
+def _whole(data: tuple[Arrays, Arrays], tables: tuple[Any, Any]) -> Flags:
+    """Tell which pairs are whole numbers in one format: no rounding parts them."""
     types = [np.array([*table.dtypes.values, ""]) for table in tables]
-    found: Flags = types[0][one["dtype"]] == types[1][other["dtype"]]
-    for name in ("min", "max", "absmax", "numel"):
-        found &= one[name] == other[name]
-    for name in ("zero_count", "nan_count"):
-        found &= (one[name] == 0) & (other[name] == 0)
-    found &= (one["numel"] > 1) & (one["numel"] <= _COUNTED)
-    noise = _ORDER * np.sqrt(np.maximum(one["numel"], 1)) * np.nan_to_num(one["absmax"])
-    whole = noise * np.sqrt(np.maximum(one["numel"], 1))
-    with np.errstate(invalid="ignore"):  # a dump may say Inf
-        for name, apart in (("mean", noise), ("std", noise), ("l2", whole)):
-            found &= np.abs(one[name] - other[name]) <= apart
+    left, right = (each[side["dtype"]] for each, side in zip(types, data, strict=True))
+    exact = [t for t in set(types[0]) if t.removeprefix("torch.").startswith(_WHOLE)]
+    found: Flags = (left == right) & np.isin(left, exact)
     return found
+
+
+def unsure(
+    data: tuple[Arrays, Arrays],
+    sums: NDArray[np.int8],
+    distance: NDArray[np.float64],
+    found: Measured,
+    known: NDArray[np.float64],
+) -> Flags:
+    """Tell of which pairs the checksum alone differs, as far as their statistics are known.
+
+    Args:
+        data: The columns of both.
+        sums: What `checksums` found.
+        distance: Distance of the histograms, NaN where there are none.
+        found: The differences, with all that is beyond rounding.
+        known: What mean, std and l2 of each pair are known to, relative.
+    """
+    one, other = data
+    alike: Flags = (sums == 0) & ~(distance > 0) & equal_numbers(*data, ("numel", *COUNTS))
+    for name in ("min", "max"):
+        alike &= one[name] == other[name]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        tall = np.nan_to_num(found.peak / found.scale, nan=1.0, posinf=1.0)
+    for name, factor in (("mean", np.maximum(tall, 1.0)), ("std", 1.0), ("l2", 1.0)):
+        alike &= np.nan_to_num(found.apart[MEASURES.index(name)]) <= known * factor
+    for name in ("tensor", "element", "exact"):  # who saw the elements knows
+        alike &= ~(found.apart[MEASURES.index(name)] >= 0)
+    return alike & (one["numel"] > 1)

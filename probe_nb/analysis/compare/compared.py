@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from probe_nb.analysis.compare import histograms, judge, rounding, tensors
 from probe_nb.analysis.compare.align import Alike, Pairs, Side, paired, sides
 from probe_nb.analysis.compare.calls import CallTree, Places
-from probe_nb.analysis.compare.checksums import alone, checksums, decide
+from probe_nb.analysis.compare.checksums import UNSURE, alone, checksums, decide, unsure
 from probe_nb.analysis.compare.flow import Flow, flow
 from probe_nb.analysis.compare.ground import Owns, running
 from probe_nb.analysis.compare.judge import CLOSE, DIVERGED, NOT_COMPARABLE, SAME, Reasons
@@ -72,6 +72,7 @@ class Compared:
         distance: Distance of the histograms, NaN where there are none.
         kept: What kept tensors tell, by pair.
         checksums: 1 where checksums agree, 0 where they do not, -1 where there are none to compare.
+        unsure: Where the checksums differ and nothing else does: another order, or last bits.
     """
 
     one: Side
@@ -83,6 +84,7 @@ class Compared:
     verdicts: NDArray[np.int8]
     distance: Floats
     checksums: NDArray[np.int8]
+    unsure: Flags
     kept: tensors.Metrics
     flow: Flow
     places: Places
@@ -139,12 +141,11 @@ class Compared:
         of_forward = self.places.are("param", direction="forward") & ~self.fed
         return of_forward & bool((self.places.direction > 0).any())
 
-    @property
-    def evidence(self) -> str:
-        """What there was to judge by: tensors, histograms or statistics."""
-        if len(self.kept):
+    def evidence(self, pair: int) -> str:
+        """Say what a pair was judged by: tensors, checksums, histograms or statistics."""
+        if pair in self.kept.of:
             return "kept tensors"
-        if alone(self.data, self.checksums).any():
+        if alone(self.data, self.checksums)[pair]:
             return "checksums"
         return "statistics and histograms" if np.isfinite(self.distance).any() else "statistics"
 
@@ -177,7 +178,8 @@ def compared(
     data = _picked(one.data, pairs.baseline), _picked(other.data, pairs.candidate)
     unit = _units(one, other, data, least)
     terms = np.maximum(Sums(one).terms()[pairs.baseline], Sums(other).terms()[pairs.candidate])
-    found = measured(*data, unit, terms, factor, rounding.known_to(unit, known))
+    digits = rounding.known_to(unit, known)
+    found = measured(*data, unit, terms, factor, digits)
     reasons = Reasons(len(unit))
     told(_ALIGNED)
     tables = one.columns.tables, other.columns.tables
@@ -186,11 +188,13 @@ def compared(
     told(_COUNTED)
     sums = checksums(data, tables)
     unclear &= ~alone(data, sums)
-    decide(data, tables, sums, distance, found=found, reasons=reasons)
+    decide(data, tables, sums, found=found, reasons=reasons)
     kept = tensors.compared(
         one, other, pairs, baseline[1], candidate[1], lambda share: told(share * _KEPT)
     )
     kept.put_into(found)
+    bits = unsure(data, sums, distance, found, digits) & ~unclear
+    reasons.give(bits, UNSURE)
     found.equal = (equal | (sums == 1)) & (sums != 0) & kept.equal(len(unit))
     found.equal &= ~(found.apart[MEASURES.index("exact")] > 0)
     places = Places.of(one, pairs.baseline)
@@ -201,8 +205,8 @@ def compared(
     beyond = np.where(unclear, 0.0, beyond)
     verdicts = _verdicts(found, unclear, flowed.close(found, beyond), reasons)
     return Compared(
-        one, other, pairs, data, found, reasons, verdicts, distance, sums, kept, flowed, places,
-        tree, beyond, notices,
+        one, other, pairs, data, found, reasons, verdicts, distance, sums, bits, kept, flowed,
+        places, tree, beyond, notices,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probe_nb.analysis.compare.calls import FAR, NONE
+from probe_nb.analysis.compare.checksums import UNSURE
 from probe_nb.analysis.compare.compared import Compared
 from probe_nb.analysis.compare.judge import DIVERGED
 from probe_nb.analysis.compare.measures import MEASURES
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Divergence", "check_direction", "direction_of", "origins", "told"]
 
 Rows = NDArray[np.intp]
+_NAMED: Final = 4
 
 _WORDS: Final = {
     "exact": "",
@@ -111,7 +113,7 @@ def _divergence(of: Compared, origin: Origin, frame: pd.DataFrame, after: Rows) 
         difference=difference,
         explained=explained / share if share else np.inf,
         came_in=came,
-        evidence=of.evidence,
+        evidence=of.evidence(pair),
         sentence=_sentence(of, origin, at, site, between),
         detail=_detail(of, origin, measure, difference, explained / share if share else np.inf),
         rows=frame.iloc[np.sort(_of_same_call(of, origin))],
@@ -187,6 +189,7 @@ def _sentence(
     more = len({int(p) for p in of.places.parameter[origin.pairs]}) - 1
     others = f" and {more:,} more" if more > 0 and origin.phase in ("fed", "optimizer") else ""
     if origin.phase == "fed":
+        others += _also(of, origin)
         return f"not fed the same at step {step}: {name} ({tensor(site)}){others}"
     again = f", and again in {plural(origin.again, 'later step')}" if origin.again else ""
     if between is not None:
@@ -194,6 +197,25 @@ def _sentence(
         way = "before" if one == other or between[0] == at.module else f"between {one} and"
         return f"first diverges in the code of {name}{kind} at step {step}, {way} {other}{again}"
     return f"first diverges at {name}{kind} at step {step}: {tensor(site)}{others}{again}"
+
+
+def _also(of: Compared, origin: Origin) -> str:
+    """Name the other modules that were not fed the same."""
+    sites = [of.places.sites[of.places.site[pair]] for pair in origin.pairs.tolist()]
+    found = list(dict.fromkeys(shown(site.module) for site in sites))[1:]
+    more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
+    return f", also in {', '.join(found[:_NAMED])}{more}" if found else ""
+
+
+def _doubt(of: Compared, origin: Origin) -> str:
+    """Say that what the call was given may have been in another order."""
+    places, first = of.places, origin.first
+    given = places.are("param", "buffer") & (places.module == places.module[first])
+    given[_of_same_call(of, origin)] = True
+    given &= of.unsure & (places.order < places.order[first])
+    given &= (places.process == places.process[first]) & (places.step == places.step[first])
+    many = int(given.sum())
+    return f", but of {plural(many, 'row')} of it {UNSURE}" if many else ""
 
 
 def _detail(of: Compared, origin: Origin, measure: str, difference: float, explained: float) -> str:
@@ -207,16 +229,15 @@ def _detail(of: Compared, origin: Origin, measure: str, difference: float, expla
     if measure == "exact":
         what = reason or "values differ that rounding does not touch"
     else:
-        what = (
-            f"{_WORDS.get(measure, measure)} differs by {number(difference)} of the scale, "
-            f"{number(difference / max(explained, 1e-300))} times what {explains}"
-        )
+        what = f"{_WORDS.get(measure, measure)} differs by {number(difference)} of the scale, "
+        times = number(difference / explained) if explained > 0 else ""
+        what += f"{times} times what {explains}" if times else "of which rounding explains nothing"
     if origin.phase == "fed":
-        return f"{what} ({of.evidence})"
+        return f"{what} ({of.evidence(pair)})"
     given = (
         "what came in is the same" if came == 0 else f"what came in agrees within {number(came)}"
     )
-    return f"{what}; {given} ({of.evidence})"
+    return f"{what}; {given}{_doubt(of, origin)} ({of.evidence(pair)})"
 
 
 def _setting(of: Compared, pair: int) -> str:

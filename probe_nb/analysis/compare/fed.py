@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from probe_nb.analysis.compare.checksums import UNSURE
 from probe_nb.analysis.compare.compared import Compared
 from probe_nb.analysis.compare.judge import CLOSE, DIVERGED, NOT_COMPARABLE, SAME
 from probe_nb.analysis.compare.measures import MEASURES
 from probe_nb.analysis.words import plural
+from probe_nb.terms import shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 Rows = NDArray[np.intp]
 
 _PARTS: Final = {"input": "inputs", "param": "initial parameters", "buffer": "initial buffers"}
+_NAMED: Final = 4
+"""Modules that are named."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +30,7 @@ class Fed:
     """Whether both runs were fed the same.
 
     Attributes:
-        same: True or False; None where nothing of it was recorded.
+        same: True or False; None where nothing of it was recorded, or checksums alone differ.
         sentence: What is the same and what is not.
         df: The rows of `comparison.df` that it was judged by.
     """
@@ -56,7 +60,8 @@ def fed_same(of: Compared, frame: pd.DataFrame) -> Fed:
     for name, word in _PARTS.items():
         parts.append(_said(word, of, rows[role == name]))
     judged = verdicts[verdicts != NOT_COMPARABLE]
-    same = None if not len(judged) else not (judged == DIVERGED).any()
+    bad = bool((judged == DIVERGED).any())
+    same = None if not bad and (not len(judged) or of.unsure[rows].any()) else not bad
     return Fed(same, _joined(parts, same=same), frame.iloc[rows])
 
 
@@ -66,14 +71,25 @@ def _said(word: str, of: Compared, rows: Rows) -> str:
         return f"{word}: none recorded"
     bad, unclear = ((verdicts == each).sum() for each in (DIVERGED, NOT_COMPARABLE))
     if bad:
-        return f"{word}: {bad:,} of {plural(len(rows), 'row')} differ"
+        return f"{word}: {bad:,} of {plural(len(rows), 'row')} differ{_where(of, rows)}"
     if unclear == len(rows):
         return f"{word}: not comparable"
+    doubt = int(of.unsure[rows].sum())
+    if doubt:
+        return f"{word}: the same statistics, but of {doubt:,} of {len(rows):,} {UNSURE}"
     near = rows[verdicts == CLOSE]
     if _in_values(of, near).any():
         return f"{word}: the same within rounding ({len(near):,} of {len(rows):,} not to the bit)"
     last = f"; the last digits of {len(near):,} of {len(rows):,} differ" if len(near) else ""
     return f"{word}: the same (by {_by(of, rows[verdicts == SAME])}{last})"
+
+
+def _where(of: Compared, rows: Rows) -> str:
+    """Return the modules whose parameters or buffers differ."""
+    sites = (of.places.sites[of.places.site[r]] for r in rows[of.verdicts[rows] == DIVERGED])
+    found = list(dict.fromkeys(shown(site.module) for site in sites if site.role != "input"))
+    more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
+    return f" (in {', '.join(found[:_NAMED])}{more})" if found else ""
 
 
 def _in_values(of: Compared, rows: Rows) -> NDArray[np.bool_]:

@@ -16,6 +16,7 @@ from probe_nb.analysis.compare.naming import unwrapped
 
 Rows = NDArray[np.intp]
 COLUMNS: Final = ("module", "api", "side", "reason", "suggestion", "type", "model", "rows", "calls")
+_CALLED: Final = ("input", "output", "grad_output", "grad_input")
 _CERTAIN: Final = 0.6
 """A suggestion must be at least so like what it is for, from 0 to 1."""
 
@@ -28,6 +29,7 @@ class Left(NamedTuple):
 
     Attributes:
         calls: Calls that are alone.
+        reason: Why its rows are alone.
         whole: No row of it has a counterpart.
         shapes: Its roles, leaves and shapes.
         place: Where its first row stands among those of its side, from 0 to 1.
@@ -40,6 +42,7 @@ class Left(NamedTuple):
     api: str
     rows: int
     calls: int
+    reason: str
     whole: bool
     shapes: frozenset[tuple[str, str, Any]]
     place: float
@@ -51,7 +54,7 @@ def one_sided(of: Compared) -> pd.DataFrame:
     likely = _likely(left)
     rows = [
         (
-            *(e.module, e.api, e.side, _reason(e)),
+            *(e.module, e.api, e.side, e.reason),
             likely.get((e.side, e.module, e.api), ""),
             *(e.type, e.model, e.rows, e.calls),
         )
@@ -72,21 +75,53 @@ def suggestions(of: Compared) -> dict[str, str]:
     }
 
 
-def _reason(left: Left) -> str:
-    if not left.whole:
-        return "called more often" if left.calls else "has rows that the other side lacks"
-    return "not in the other run"
-
-
 def leftovers(of: Compared) -> dict[str, list[Left]]:
     """Return what each side has alone, in the order of execution."""
     return {
-        "baseline": _left("baseline", of.one, of.pairs.only_baseline, of.pairs.baseline),
-        "candidate": _left("candidate", of.other, of.pairs.only_candidate, of.pairs.candidate),
+        name: _left(name, side, alone, paired, _Other(side, other))
+        for name, side, alone, paired, other in (
+            ("baseline", of.one, of.pairs.only_baseline, of.pairs.baseline, of.other),
+            ("candidate", of.other, of.pairs.only_candidate, of.pairs.candidate, of.one),
+        )
     }
 
 
-def _left(name: str, side: Side, alone: Rows, paired: Rows) -> list[Left]:
+class _Other:
+    """What tells why rows of a side are alone: how often each is called, what the other has."""
+
+    def __init__(self, side: Side, other: Side) -> None:
+        """Count the calls of both."""
+        self.side, self.calls = side, (_calls(side), _calls(other))
+        self.known = {other.names[code] for code in np.unique(other.data["site"]).tolist()}
+
+    def reason(self, mine: list[int]) -> str:
+        """Say why rows of these sites are alone, of a module that both runs have."""
+        names = [self.side.names[code] for code in mine]
+        name = names[0]
+        here, there = (each[name.model, name.module, name.api] for each in self.calls)
+        if here > there > 0:
+            return "called more often"
+        if all(each in self.known for each in names):
+            return "the same tensors, under other numbers of calls or steps"
+        if all(each.direction == "optimizer" for each in names):
+            return "rows of the optimizer, which the other run has not"
+        return "tensors that the other run has not"
+
+
+def _calls(side: Side) -> Counter[tuple[str, str, str]]:
+    """Return how often each module and function is called, as its inputs and results tell."""
+    data, codes = side.data, np.array([n.role in _CALLED for n in side.names], np.bool_)
+    if not len(side):
+        return Counter()
+    there = codes[data["site"]]
+    columns = ("site", "step", "rank", "micro_step", "call")
+    rows = np.unique(np.stack([data[name][there] for name in columns], axis=1), axis=0)
+    names = ((side.names[row[0]], tuple(row[1:])) for row in rows.tolist())
+    calls = {((n.model, n.module, n.api), call) for n, call in names}
+    return Counter(key for key, _ in calls)
+
+
+def _left(name: str, side: Side, alone: Rows, paired: Rows, other: _Other) -> list[Left]:
     if not len(alone):
         return []
     sites, of_row = side.sites, side.data["site"]
@@ -112,6 +147,7 @@ def _left(name: str, side: Side, alone: Rows, paired: Rows) -> list[Left]:
             )
         }
         shapes = frozenset((sites[c].role, sites[c].leaf, _shape(side, rows, c)) for c in mine)
+        whole = (model, module, api) not in known
         found.append(
             Left(
                 name,
@@ -121,7 +157,8 @@ def _left(name: str, side: Side, alone: Rows, paired: Rows) -> list[Left]:
                 api,
                 sum(counts[c] for c in mine),
                 len(calls),
-                (model, module, api) not in known,
+                "not in the other run" if whole else other.reason(mine),
+                whole,
                 shapes,
                 starts[mine[0]] / len(alone),
             )
