@@ -68,6 +68,9 @@ COUNTS: Final = (
 
 ROOT_LABEL: Final = "(root)"
 
+READ_FROM: Final = "Read from an msProbe dump"
+"""So begins the notice that says where a run comes from; it warns of nothing."""
+
 AGAIN: Final = "stopped: the same model was watched again"
 ANOTHER: Final = "stopped: another watch began"
 """How a run ended that made room for another."""

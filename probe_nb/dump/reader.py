@@ -26,7 +26,7 @@ from probe_nb.store.columns import Columns
 from probe_nb.store.keeping import Tensors
 from probe_nb.store.parts import Parts
 from probe_nb.store.values import Values
-from probe_nb.terms import RunInfo, printable
+from probe_nb.terms import READ_FROM, RunInfo, printable
 
 LEVELS: Final = {"L0": "module", "L1": "api", "mix": "mix", "debug": "debug"}
 _LOOKED_AT: Final = 50
@@ -203,7 +203,7 @@ class Reader:
     def _introduce(self, path: Path, info: RunInfo) -> None:
         about = info.config["dump"]
         said = [f"{name} {about[name]}" for name in ("level", "task", "framework") if about[name]]
-        text = f"Read from an msProbe dump, `{path}`: {', '.join(said) or 'of unknown kind'}."
+        text = f"{READ_FROM}, `{path}`: {', '.join(said) or 'of unknown kind'}."
         if self._listed:
             text += " The first number in the names of its modules was read as that of a model."
         info.notices.insert(0, text)

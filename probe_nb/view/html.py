@@ -15,7 +15,7 @@ from typing import Final
 
 from probe_nb.analysis.missed import missed, missed_of
 from probe_nb.analysis.words import plural, steps_of
-from probe_nb.terms import ROOT_LABEL, RunInfo, printable
+from probe_nb.terms import READ_FROM, ROOT_LABEL, RunInfo, printable
 from probe_nb.view import found as findings
 from probe_nb.view.frame import FrameBuilder, title
 from probe_nb.view.rows import ABSENT, Row, rows_of, worst_first
@@ -159,7 +159,7 @@ def _remarks(builder: FrameBuilder) -> list[str]:
     """Return what else must be said: the run in two lines, notices, modules that were not seen."""
     info = builder.info
     lines = [_div(summary_line(builder)), _div(made_with(info))]
-    lines += [_div(f"! {notice}") for notice in info.notices[:ROWS]]
+    lines += [_div(noticed(notice)) for notice in info.notices[:ROWS]]
     found = missed(info)
     if found:
         items = [_unseen(each) for each in found[:_UNSEEN]]
@@ -169,6 +169,11 @@ def _remarks(builder: FrameBuilder) -> list[str]:
         lines.append(_div(f"{missed_of(builder.tally, info)} (what to do: run.coverage())"))
         lines.append(f"<ul>{''.join(items)}</ul>")
     return lines
+
+
+def noticed(notice: str) -> str:
+    """Return a notice with its sign, which tells a warning from what is only said."""
+    return f"{SIGNS['empty' if notice.startswith(READ_FROM) else 'warn']} {notice}"
 
 
 def _unseen(module: dict[str, str]) -> str:

@@ -9,7 +9,7 @@ from probe_nb.analysis.missed import missed_of
 from probe_nb.analysis.words import plural
 from probe_nb.terms import printable
 from probe_nb.view.frame import FrameBuilder, reading
-from probe_nb.view.html import SIGNS, further, made_with, summary_line
+from probe_nb.view.html import SIGNS, further, made_with, noticed, summary_line
 from probe_nb.view.rows import rows_of, worst_first
 from probe_nb.view.structure import structure_alone
 
@@ -47,7 +47,7 @@ def lines_of(builder: FrameBuilder) -> str:
     lines += _wrapped(made_with(info), 2, "  ")
     lines += _table(builder)
     for notice in info.notices[:2]:
-        lines += _wrapped(f"! {notice}", 2)
+        lines += _wrapped(noticed(notice), 2)
     missing = missed_of(builder.tally, info)
     if missing:
         lines.append(f"{missing}: see run.coverage()")

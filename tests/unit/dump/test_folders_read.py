@@ -604,3 +604,15 @@ def test_a_folder_of_dumps_names_them(tmp_path):
     refused("efghijklm", f", and so are {named} and 2 more")
     with pytest.raises(RunFormatError, match=r"is a dump of msProbe's\.$"):
         probe.read_dump(tmp_path / "a")
+
+
+def test_where_a_healthy_dump_comes_from_is_no_warning(tmp_path):
+    write(tmp_path / "step0/rank0", {"Module.a.Linear.forward.0": forward()})
+    run = probe.read_dump(tmp_path)
+    (notice,) = run.info.notices
+    assert notice.startswith("Read from an msProbe dump, ")
+    for shown in (str(run), run._repr_mimebundle_()["text/html"]):
+        assert "Read from an msProbe" in shown
+        assert "! Read from" not in shown
+    run.info.notices.append("something was lost")
+    assert "! something was lost" in str(run)
