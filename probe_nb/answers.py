@@ -71,13 +71,14 @@ class Answers(Records):
             step: One step, -1 for the last; all steps by default.
 
         Returns:
-            A DataFrame, one row per site: `underflow`, `subnormal` and `overflow` are shares of the
-            values that are not zero: below the smallest number, in the range where bits are lost,
-            beyond the largest. For gradients, `loss_scale` is the largest power of two that keeps
-            them in the lowest quarter of the range; the smallest of these, in
-            `frame.attrs["loss_scale"]`, fits all, and `lost` is the share that is below the
-            smallest number even then. `pd.NA` is a share that nobody knows: dumps of msProbe's
-            have no histograms.
+            A DataFrame, one row per site; functions (`api`) are sites where they were recorded, so
+            only `level="mix"` tells of what lies between two modules. `underflow`, `subnormal` and
+            `overflow` are shares of the values that are not zero: below the smallest number, in the
+            range where bits are lost, beyond the largest. For gradients, `loss_scale` is the
+            largest power of two that keeps them in the lowest quarter of the range; the smallest
+            of these, in `frame.attrs["loss_scale"]`, fits all, and `lost` is the share that is
+            below the smallest number even then. `pd.NA` is a share that nobody knows: dumps of
+            msProbe's have no histograms.
 
         Raises:
             SelectionError: The dtype is none of these, or the step has no record.

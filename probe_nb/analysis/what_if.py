@@ -14,19 +14,24 @@ from numpy.typing import NDArray
 
 from probe_nb.analysis.alarms import LIMITS
 from probe_nb.analysis.thresholds import DEFAULTS
+from probe_nb.analysis.words import is_extra, is_inside, is_optimizer
 from probe_nb.errors import SelectionError, closest
 from probe_nb.exponents import LOWEST
 from probe_nb.store.columns import Columns
 from probe_nb.store.filters import at, steps_in
 from probe_nb.store.table import Arrays
+from probe_nb.terms import Site
 
 NAMES: Final = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 COLUMNS: Final = (
-    *("module", "role", "leaf", "model", "type", "dtype", "absmax"),
+    *("module", "api", "role", "leaf", "model", "type", "dtype", "absmax"),
     *("underflow", "subnormal", "overflow", "loss_scale", "lost"),
 )
 """The columns of `run.what_if(dtype)`."""
+
+_WHO: Final = COLUMNS[:6]
+"""Those of them that say which site a row is of."""
 
 _NORMAL: Final = {"float16": -14, "bfloat16": -126, "float8_e4m3fn": -6, "float8_e5m2": -14}
 """Exponent of the smallest number that has all its bits."""
@@ -56,18 +61,21 @@ def what_if(columns: Columns, dtype: Any, step: int | None = None) -> pd.DataFra
     if step is not None:
         step = at(step, steps_in(columns), "Nothing was recorded in")
     counts, peaks, hidden, now = _read(columns, step)
-    of_tensors = np.array([not each.api for each in columns.tables.sites.values], np.bool_)
+    of_tensors = np.array([*map(_is_of_tensors, columns.tables.sites.values)], np.bool_)
     sites = np.flatnonzero((counts.any(axis=1) | (peaks > 0)) & of_tensors)
     if step is not None and not len(sites):
         raise SelectionError(f"Step {step} has no record with numbers.")
     about = [columns.tables.sites.values[site] for site in sites]
-    frame = pd.DataFrame([[getattr(a, n) for n in COLUMNS[:5]] for a in about], columns=COLUMNS[:5])
+    frame = pd.DataFrame([[getattr(a, n) for n in _WHO] for a in about], columns=_WHO)
     frame["dtype"] = [columns.tables.dtypes.values[code] for code in now[sites]]
     frame["absmax"] = np.where(hidden[sites] > peaks[sites], np.nan, peaks[sites])
     shares = _shares(counts[sites], peaks[sites], name)
     gradient = np.array([each.direction == "backward" for each in about], np.bool_)
     scale = _scales(peaks[sites], name)
-    common = float(scale[gradient].min()) if gradient.any() else np.nan
+    # what a loss is computed of stays in float32 under autocast
+    inside = gradient & np.array([is_inside(each) for each in about], np.bool_)
+    common = float(scale[inside if inside.any() else gradient].min(initial=np.inf))
+    common = common if gradient.any() else np.nan
     lost = _under(counts[sites], LIMITS[name][0] - _exponent(common))
     for column, values in {**shares, "loss_scale": scale, "lost": lost}.items():
         frame[column] = values
@@ -77,6 +85,11 @@ def what_if(columns: Columns, dtype: Any, step: int | None = None) -> pd.DataFra
     frame = frame.astype(dict.fromkeys(maybe, "Float64"))
     frame.attrs["loss_scale"] = common
     return frame
+
+
+def _is_of_tensors(site: Site) -> bool:
+    """Tell whether a site is of tensors of the program, and of no setting and no extra."""
+    return not is_optimizer(site) and not is_extra(site)
 
 
 def _without_guesses(frame: pd.DataFrame, counted: Any) -> pd.DataFrame:

@@ -190,3 +190,52 @@ def test_a_model_that_overflows_in_float16_does_so_where_it_was_said():
             assert lost <= top
             assert frame.loc[name, "overflow"] <= lost
             assert (frame.loc[name, "overflow"] > 0) == (lost > 0)
+
+
+class Scores(nn.Module):
+    """Two layers, between whose outputs there is a product that float16 cannot hold."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+        for each in (self.q, self.k):
+            nn.init.constant_(each.weight, 250.0)
+
+    def forward(self, x):
+        return torch.softmax(self.q(x) @ self.k(x).T, -1)
+
+
+@pytest.mark.parametrize(("level", "over"), [("module", False), ("mix", True)])
+def test_what_overflows_between_two_modules_is_seen_where_functions_were_recorded(level, over):
+    model = Scores()
+    with probe.watch(model, level=level, live=False) as run:
+        model(torch.ones(3, 2)).sum().backward()
+    found = run.what_if("float16")
+    beyond = found[found["overflow"] > 0]
+    assert ("Tensor.__matmul__" in beyond["api"].tolist()) is over
+    assert beyond.empty is not over
+    if over:  # every product is 2 * 500 * 500
+        row = beyond[beyond["role"].eq("output") & beyond["api"].eq("Tensor.__matmul__")].iloc[0]
+        assert (row["absmax"], row["overflow"]) == (500_000.0, 1.0)
+
+
+def test_the_gradient_of_a_loss_does_not_limit_the_loss_scale():
+    model = nn.Linear(4, 4)
+    scales = []
+    for level in ("module", "mix"):
+        model.zero_grad()
+        with probe.watch(model, level=level, live=False) as run:
+            (model(torch.ones(2, 4)).mean() * 1.0).backward()
+        scales.append(run.what_if("float16").attrs["loss_scale"])
+    assert scales[0] == scales[1] == 2.0 ** math.floor(math.log2(65504 / 4 / 0.25))
+
+
+def test_settings_of_an_optimizer_and_extras_are_no_sites():
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.Adam(model.parameters())
+    with probe.watch(model, optimizer=optimizer, extras={"spectral_norm": "*"}) as run:
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    found = run.what_if("float16")
+    assert not found["leaf"].str.startswith(("group0", "spectral", "skipped")).any()
+    assert "weight.exp_avg" in found["leaf"].tolist()
