@@ -25,7 +25,7 @@ from probe_nb.terms import Site
 NAMES: Final = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 COLUMNS: Final = (
-    *("module", "api", "role", "leaf", "model", "type", "dtype", "absmax"),
+    *("module", "role", "leaf", "api", "model", "type", "dtype", "absmax"),
     *("underflow", "subnormal", "overflow", "loss_scale", "lost"),
 )
 """The columns of `run.what_if(dtype)`."""
