@@ -10,6 +10,7 @@ import numpy as np
 from probe_nb.analysis.advice import advice_for
 from probe_nb.analysis.alarms import HEADROOM, LIMITS
 from probe_nb.analysis.births import Birth
+from probe_nb.analysis.narrow import passed
 from probe_nb.analysis.past import Past
 from probe_nb.analysis.uncounted import is_uncounted, judged
 from probe_nb.analysis.words import module, number, plural, tensor
@@ -24,8 +25,8 @@ _LOOK: Final = {
     "held": "Look at how it was made or loaded, and at the optimizer step before.",
     "fed": "Look at the batch of this step.",
     "loss": "Look at the loss, and at what else is computed from the output of the model.",
-    "weight": "Look at what its forward does with this parameter, and at the largest values that "
-    "it was fed with.",
+    "weight": "Look at what its forward does with this parameter, at the largest values that it "
+    "was fed with, and at hooks on its gradient (`register_hook`).",
     "handed": "Look at what changes gradients after the backward: clipping, unscaling, your own "
     "code.",
     "stepped": "Look at the learning rate, at `eps`, and at the state of this parameter.",
@@ -282,8 +283,8 @@ class Words:
             asked += f', api="{birth.at.api}"' if birth.at.api else ""
             asked += "" if self._one else f", rank={birth.rank}"
             general = advice_for("non_finite", birth.at.type).replace(_ASK, asked)
-            return self._near_the_end() or general
-        return self._special() or _LOOK[why]
+            return self._near_the_end() or f"{self._narrow()} {general}".strip()
+        return self._special() or f"{_LOOK[why]} {self._narrow()}".strip()
 
     def _special(self) -> str:
         """Say what to look at where more is known than what kind of birth it is."""
@@ -299,6 +300,19 @@ class Words:
         if why == "stepped" and (leaves := self._past.settings()):
             return f"Look at what sets {' and '.join(leaves)}: it was not finite."
         return ""
+
+    def _narrow(self) -> str:
+        """Say that the end of a dtype may have been passed, and how to see where."""
+        birth = self._birth
+        if birth.phase != "forward" or birth.kind == "-Inf":
+            return ""
+        own = self._rows.index(birth.row)
+        dtypes = [self._columns.tables.dtypes.values[code] for code in self._found["dtype"]]
+        said = passed(dtypes, np.nanmax([0.0, *np.delete(self._found["absmax"], own)]))
+        level = "" if self._info is None else self._info.config.get("level", "")
+        if level != "module" or not (said or birth.between):
+            return said
+        return f'{said} `level="mix"` names the function.'.strip()
 
     def _near_the_end(self) -> str:
         """Say that what the call was fed was close to the end of its range already."""
