@@ -110,7 +110,7 @@ def _nothing(of: Comparison) -> str:
 def counted(of: Comparison) -> str:
     """Return how many rows have which verdict."""
     known = of.counts.items()
-    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in known)
+    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in known) or "no rows"
 
 
 def names(of: Comparison) -> str:

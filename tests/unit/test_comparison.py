@@ -336,6 +336,7 @@ def test_empty_runs_can_be_compared():
     found = probe.compare(records.run([]), records.run([]))
     assert (len(found), found.first_divergence(), found.fed_same.same) == (0, None, None)
     assert "nothing could be compared" in repr(found)
+    assert repr(found).endswith(": no rows")
     assert "nothing could be compared" in found._repr_html_()
 
 
