@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import probe_nb as probe
+from probe_nb.view.pairs import SitePairs
 
 ONE = torch.tensor([[1.0, -2.0, 3.0], [0.5, 0.25, -4.0]])
 OTHER = torch.tensor([[1.5, -2.0, 3.0], [0.5, 0.25, -1.0]])
@@ -117,3 +118,34 @@ def test_a_forward_that_was_repeated_has_no_tensors_of_its_own(net):
     found = probe.compare(run(ONE), run(OTHER)).df
     rows = found[(found["module"] == "layer") & (found["role"] == "output")]
     assert rows["max_abs"].notna().tolist() == [True, False]
+
+
+class Noisy(nn.Module):
+    """Two layers, each with noise of its own size that statistics hardly see."""
+
+    def __init__(self, first: float, second: float) -> None:
+        super().__init__()
+        self.a, self.b, self.sizes = nn.Linear(8, 8), nn.Linear(8, 8), (first, second)
+
+    def forward(self, x):
+        sign = torch.ones_like(x)
+        sign[::2] = -1
+        first, second = self.sizes
+        return self.b(self.a(x) + first * sign) + second * sign
+
+
+@pytest.mark.parametrize("keep", [None, "*"])
+def test_the_sentence_and_the_row_say_the_same_number_of_times(keep):
+    def run(first, second):
+        torch.manual_seed(0)
+        model = Noisy(first, second)
+        with probe.watch(model, keep=keep, live=False) as run:
+            model(torch.randn(32, 8)).square().mean().backward()
+        return run
+
+    found = probe.compare(run(0.0, 0.0), run(1e-3, 0.3))
+    worst = found.first_divergence()
+    row = SitePairs(found).beyond[found.df.index.get_indexer(worst.rows.index)]
+    assert worst.difference / worst.explained == pytest.approx(max(row), rel=1e-9)
+    assert f"{worst.difference / worst.explained:.4g} times what" in worst.detail
+    assert found.divergences[-1].came_in >= 0

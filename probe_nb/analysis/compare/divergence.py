@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from probe_nb.analysis.compare.calls import FAR, NONE
 from probe_nb.analysis.compare.checksums import UNSURE
 from probe_nb.analysis.compare.compared import Compared
+from probe_nb.analysis.compare.flow import WHOLE
 from probe_nb.analysis.compare.judge import DIVERGED
 from probe_nb.analysis.compare.measures import MEASURES
 from probe_nb.analysis.compare.parting import (
@@ -94,10 +95,13 @@ def _divergence(of: Compared, origin: Origin, frame: pd.DataFrame, after: Rows) 
     measure = _measure(of, pair)
     place = MEASURES.index(measure)
     at, between = _where(of, pair, site)
-    came = float(np.nan_to_num(of.flow.came_in[pair]))
+    came = float(
+        np.nan_to_num((of.flow.came_in_whole if place in WHOLE else of.flow.came_in)[pair])
+    )
     gain, own = float(of.flow.gain[pair]), float(of.flow.own[pair])
     explained = float(of.found.allowed[place, pair]) * own + gain * came
     share = float(of.flow.share[pair])
+    explained = explained / share if share else np.inf
     difference = float(of.found.apart[place, pair])
     return Divergence(
         phase=origin.phase,
@@ -111,11 +115,11 @@ def _divergence(of: Compared, origin: Origin, frame: pd.DataFrame, after: Rows) 
         between=between,
         measure=measure,
         difference=difference,
-        explained=explained / share if share else np.inf,
+        explained=explained,
         came_in=came,
         evidence=of.evidence(pair),
         sentence=_sentence(of, origin, at, site, between),
-        detail=_detail(of, origin, measure, difference, explained / share if share else np.inf),
+        detail=_detail(of, origin, measure, difference, explained=explained, came=came),
         rows=frame.iloc[np.sort(_of_same_call(of, origin))],
         inherited=frame.iloc[after],
     )
@@ -218,13 +222,20 @@ def _doubt(of: Compared, origin: Origin) -> str:
     return f", but of {plural(many, 'row')} of it {UNSURE}" if many else ""
 
 
-def _detail(of: Compared, origin: Origin, measure: str, difference: float, explained: float) -> str:
+def _detail(
+    of: Compared,
+    origin: Origin,
+    measure: str,
+    difference: float,
+    *,
+    explained: float,
+    came: float,
+) -> str:
     pair = origin.first
     reason = of.reasons.texts[of.reasons.codes[pair]]
     setting = _setting(of, pair)
     if setting:
         return setting
-    came = float(np.nan_to_num(of.flow.came_in[pair]))
     explains = "rounding and what came in explain" if came > 0 else "rounding explains"
     if measure == "exact":
         what = reason or "values differ that rounding does not touch"

@@ -33,7 +33,9 @@ _PARTIAL: Final = 4.0
 _LAST: Final = 15
 """Results before a value that tell what is usual."""
 
-_WHOLE: Final = [MEASURES.index("tensor"), MEASURES.index("element")]
+WHOLE: Final = [MEASURES.index("tensor"), MEASURES.index("element")]
+"""What kept tensors tell: it sees all that came in, of which statistics see a part."""
+
 _UNSEEN: Final = 32.0
 """How many times larger a difference may be than its statistics show."""
 
@@ -78,7 +80,7 @@ class Flow:
                 for came in (self.came_in, self.came_in_whole)
             )
             allowed = found.allowed[:, rows] * self.own[rows] + explained
-            allowed[_WHOLE] += whole - explained if len(rows) else 0.0
+            allowed[WHOLE] += whole - explained if len(rows) else 0.0
             ratio = apart * self.share[rows] / np.maximum(allowed, 1e-300)
         exact = MEASURES.index("exact")
         ratio[exact] = np.where(explained >= apart[exact], 0.0, ratio[exact])
@@ -120,8 +122,8 @@ def flow(  # noqa: PLR0917
     on = _on(places, tree, found, data, shapes, np.ones(len(found.scale)), small, owns)
     noise = on.noise
     came_in_whole = on.came_in
-    if np.isfinite(found.apart[_WHOLE]).any():
-        seen = np.isfinite(found.apart[_WHOLE]).any(axis=0)
+    if np.isfinite(found.apart[WHOLE]).any():
+        seen = np.isfinite(found.apart[WHOLE]).any(axis=0)
         counts = np.where(seen, 1.0, _UNSEEN)
         came_in_whole = _on(places, tree, found, data, shapes, counts, small, owns).came_in
     with np.errstate(divide="ignore", invalid="ignore"):
