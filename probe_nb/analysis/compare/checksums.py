@@ -61,17 +61,26 @@ def decide(
 
 def _whole(data: tuple[Arrays, Arrays], tables: tuple[Any, Any]) -> Flags:
     """Tell which pairs are whole numbers in one format: no rounding parts them."""
+    types = np.array([*tables[0].dtypes.values, ""])[data[0]["dtype"]]
+    exact = [t for t in np.unique(types).tolist() if t.removeprefix("torch.").startswith(_WHOLE)]
+    found: Flags = _one_format(data, tables) & np.isin(types, exact)
+    return found
+
+
+def _one_format(data: tuple[Arrays, Arrays], tables: tuple[Any, Any]) -> Flags:
+    """Tell which pairs have one format: the same numbers in two have other bits."""
     types = [np.array([*table.dtypes.values, ""]) for table in tables]
     left, right = (each[side["dtype"]] for each, side in zip(types, data, strict=True))
-    exact = [t for t in set(types[0]) if t.removeprefix("torch.").startswith(_WHOLE)]
-    found: Flags = (left == right) & np.isin(left, exact)
+    found: Flags = left == right
     return found
 
 
 def unsure(
     data: tuple[Arrays, Arrays],
+    tables: tuple[Any, Any],
     sums: NDArray[np.int8],
     distance: NDArray[np.float64],
+    *,
     found: Measured,
     known: NDArray[np.float64],
 ) -> Flags:
@@ -79,13 +88,15 @@ def unsure(
 
     Args:
         data: The columns of both.
+        tables: What their codes stand for.
         sums: What `checksums` found.
         distance: Distance of the histograms, NaN where there are none.
         found: The differences, with all that is beyond rounding.
         known: What mean, std and l2 of each pair are known to, relative.
     """
     one, other = data
-    alike: Flags = (sums == 0) & ~(distance > 0) & equal_numbers(*data, ("numel", *COUNTS))
+    alike: Flags = (sums == 0) & ~(distance > 0) & _one_format(data, tables)
+    alike &= equal_numbers(*data, ("numel", *COUNTS))
     for name in ("min", "max"):
         alike &= one[name] == other[name]
     with np.errstate(divide="ignore", invalid="ignore"):

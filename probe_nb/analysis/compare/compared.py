@@ -193,7 +193,7 @@ def compared(
         one, other, pairs, baseline[1], candidate[1], lambda share: told(share * _KEPT)
     )
     kept.put_into(found)
-    bits = unsure(data, sums, distance, found, digits) & ~unclear
+    bits = unsure(data, tables, sums, distance, found=found, known=digits) & ~unclear
     reasons.give(bits, UNSURE)
     found.equal = (equal | (sums == 1)) & (sums != 0) & kept.equal(len(unit))
     found.equal &= ~(found.apart[MEASURES.index("exact")] > 0)
