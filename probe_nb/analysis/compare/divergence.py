@@ -92,17 +92,13 @@ def _is_after(of: Compared, pairs: Rows, first: int) -> NDArray[np.bool_]:
 def _divergence(of: Compared, origin: Origin, frame: pd.DataFrame, after: Rows) -> Divergence:
     pair = origin.first
     site = of.places.sites[of.places.site[pair]]
-    measure = _measure(of, pair)
-    place = MEASURES.index(measure)
+    place, times = _worst(of, pair)
+    measure, difference = MEASURES[place], float(of.found.apart[place, pair])
     at, between = _where(of, pair, site)
     came = float(
         np.nan_to_num((of.flow.came_in_whole if place in WHOLE else of.flow.came_in)[pair])
     )
-    gain, own = float(of.flow.gain[pair]), float(of.flow.own[pair])
-    explained = float(of.found.allowed[place, pair]) * own + gain * came
-    share = float(of.flow.share[pair])
-    explained = explained / share if share else np.inf
-    difference = float(of.found.apart[place, pair])
+    explained = difference / times if times > 0 else np.inf
     return Divergence(
         phase=origin.phase,
         step=int(of.places.step[pair]),
@@ -132,8 +128,13 @@ def _of_same_call(of: Compared, origin: Origin) -> Rows:
     return np.union1d(np.flatnonzero(of.tree.of == call), origin.pairs)
 
 
-def _measure(of: Compared, pair: int) -> str:
-    return MEASURES[int(of.found.worst()[pair])] if len(of) else "exact"
+def _worst(of: Compared, pair: int) -> tuple[int, float]:
+    """Return the measure that is farthest from what is explained, and how many times it is."""
+    times = of.flow.times(of.found, np.array([pair]))[:, 0]
+    place = int(np.nan_to_num(times, nan=-1.0, posinf=np.inf).argmax())
+    if not times[place] > 0:
+        place = int(of.found.worst()[pair])
+    return place, float(np.nan_to_num(times[place], nan=0.0, posinf=np.inf))
 
 
 def _where(of: Compared, pair: int, site: Site) -> tuple[Site, tuple[str, str] | None]:

@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from probe_nb.analysis.compare.backward import backward
 from probe_nb.analysis.compare.calls import CallTree, Places
@@ -73,6 +74,12 @@ class Flow:
         """Return the largest difference in units of what is explained, of each pair."""
         result = np.zeros(len(self.share))
         rows = np.flatnonzero(~found.equal)
+        ratio = np.fmax.reduce(self.times(found, rows), axis=0)
+        result[rows] = np.nan_to_num(ratio, nan=0.0, posinf=np.inf)
+        return result
+
+    def times(self, found: Measured, rows: NDArray[np.intp]) -> Floats:
+        """Return each difference of some pairs in units of what is explained: measures x pairs."""
         apart = found.apart[:, rows]
         with np.errstate(invalid="ignore"):
             explained, whole = (
@@ -81,11 +88,10 @@ class Flow:
             )
             allowed = found.allowed[:, rows] * self.own[rows] + explained
             allowed[WHOLE] += whole - explained if len(rows) else 0.0
-            ratio = apart * self.share[rows] / np.maximum(allowed, 1e-300)
+            ratio: Floats = apart * self.share[rows] / np.maximum(allowed, 1e-300)
         exact = MEASURES.index("exact")
         ratio[exact] = np.where(explained >= apart[exact], 0.0, ratio[exact])
-        result[rows] = np.nan_to_num(np.fmax.reduce(ratio, axis=0), nan=0.0, posinf=np.inf)
-        return result
+        return ratio
 
     def close(self, found: Measured, beyond: Floats) -> Flags:
         """Tell which pairs are as near as rounding keeps them after so many calls."""
