@@ -644,7 +644,7 @@ def test_in_inference_mode_steps_are_read_too():
         model(torch.ones(1, 2)).sum().backward()
         with torch.inference_mode():
             optimizer.step()
-    assert run.frame(role="update")["max"].tolist() == [-0.5]
+    assert run.frame(role="update")["max"].tolist() == [pytest.approx(-0.5, rel=1e-6)]
 
 
 # -- the budget ------------------------------------------------------------------------------------
