@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 import random
 import sys
@@ -48,12 +49,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _shares(item: pytest.Item) -> bool:
     made = getattr(item, "_fixtureinfo", None)
-    fixtures = (
-        [] if made is None else [each for all_ in made.name2fixturedefs.values() for each in all_]
-    )
-    return any(
-        each.scope == "module" and each.func.__module__.startswith("tests") for each in fixtures
-    )
+    fixtures = () if made is None else itertools.chain(*made.name2fixturedefs.values())
+    return any(each.scope == "module" and each.baseid.startswith("tests") for each in fixtures)
 
 
 def pytest_collection_finish() -> None:

@@ -34,19 +34,25 @@ def run_both(python: str | Path, jobs: dict[str, tuple[str, dict[str, Any]]], fo
             text = script.read_text(encoding="utf-8").replace(THEIRS, OURS)
             script.write_text(text, encoding="utf-8")
     sides = (("ours", sys.executable, "probe_nb.debugger"), ("theirs", python, "msprobe.pytorch"))
-    for side, interpreter, module in sides:
-        todo = [(f"{job[0]}.py", str(at(folder, name) / side)) for name, job in jobs.items()]
-        done = subprocess.run(
-            [str(interpreter), "-m", "tests.interop.runner", module, json.dumps(todo)],
+    todo = {
+        side: [(f"{job[0]}.py", str(at(folder, name) / side)) for name, job in jobs.items()]
+        for side in ("ours", "theirs")
+    }
+    both = {  # at once: much of it is waiting
+        side: subprocess.Popen(
+            [str(interpreter), "-m", "tests.interop.runner", module, json.dumps(todo[side])],
             cwd=HERE.parent.parent,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
-            capture_output=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=280,
-            check=False,
         )
-        said = [done.stderr[-3000:], *(_failure(Path(where)) for _, where in todo)]
-        assert done.returncode == 0, "\n".join(said)
+        for side, interpreter, module in sides
+    }
+    for side, process in both.items():
+        _, error = process.communicate(timeout=280)
+        said = [error[-3000:], *(_failure(Path(where)) for _, where in todo[side])]
+        assert process.returncode == 0, "\n".join(said)
 
 
 def at(folder: Path, name: str) -> Path:
