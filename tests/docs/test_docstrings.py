@@ -43,7 +43,8 @@ WITH_EXAMPLE = [
 
 
 @pytest.mark.parametrize("name", WITH_EXAMPLE)
-def test_the_example_of_a_public_name_runs(name):
+def test_the_example_of_a_public_name_runs(monkeypatch, tmp_path, name):
+    monkeypatch.chdir(tmp_path)  # what it writes does not stay
     said: list[str] = []
     with mpl.rc_context({"backend": "agg"}):
         doctest.DocTestRunner(optionflags=FLAGS).run(examples(name), out=said.append)
