@@ -117,7 +117,8 @@ PROGRAM = r"""
         except BaseException as error:
             signal.setitimer(signal.ITIMER_REAL, 0)
             hit, said = hit + 1, traceback.format_exc()
-            if not isinstance(error, KeyboardInterrupt) and "\nKeyboardInterrupt" not in said:
+            heard = isinstance(error, KeyboardInterrupt) or "KeyboardInterrupt" in said
+            if not heard and "structured arrays" not in said:
                 raise  # numpy makes a TypeError of one that comes while it compares structures
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
