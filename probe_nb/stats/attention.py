@@ -73,7 +73,7 @@ def of_results(module: nn.Module, leaves: Sequence[Leaf]) -> tuple[Tensor, Tenso
         return None
     if not softmax and p.dim() != _DIMS:
         return None
-    return computing(entropy_of)(p, dim)
+    return _of_probabilities(p, dim)
 
 
 def of_experts(leaves: Sequence[Leaf]) -> Tensor | None:
@@ -82,6 +82,9 @@ def of_experts(leaves: Sequence[Leaf]) -> Tensor | None:
         if _plain(t) and t.is_floating_point() and t.dim() and t.numel():
             return _of_logits(t)
     return None
+
+
+_of_probabilities = computing(entropy_of)
 
 
 @computing
